@@ -24,7 +24,7 @@ _PADDING_SCALE = 100.0
 
 
 def generator(*parts: int | str) -> torch.Generator:
-    """A generator seeded by all parts, such as a case's seed and a name."""
+    """Make a generator seeded by all parts, such as a case's seed and a name."""
     state = 0
     for byte in "/".join(map(str, parts)).encode():
         state = (state * 257 + byte + 1) % (2**61 - 1)
@@ -32,9 +32,10 @@ def generator(*parts: int | str) -> torch.Generator:
 
 
 def attention_inputs(shape: AttentionShape, family: str, seed: int) -> dict[str, Tensor]:
-    """``q``, ``k``, ``v`` (B, H, N, E) and, if there is a prompt, ``joint_q``, ``joint_k``, ``joint_v`` (B, H, L, E).
+    """Draw ``q``, ``k``, ``v`` (B, H, N, E) and, of a prompt, ``joint_q``, ``joint_k``, ``joint_v`` (B, H, L, E), fp32.
 
-    All fp32. Raises ValueError for a family that does not exist.
+    Raises:
+        ValueError: the family does not exist.
     """
     if family not in FAMILIES:
         raise ValueError(f"input family '{family}' does not exist")
@@ -63,7 +64,7 @@ def attention_inputs(shape: AttentionShape, family: str, seed: int) -> dict[str,
 def model_inputs(
     shape: ModelShape, joint_dim: int, pooled_dim: int | None, family: str, seed: int, *, channels: int = 16
 ) -> dict[str, Tensor]:
-    """Arguments of a diffusers transformer's ``forward`` in fp32.
+    """Draw the arguments of a diffusers transformer's ``forward`` in fp32.
 
     ``hidden_states`` (B, channels, [T,] H, W), ``encoder_hidden_states`` (B, L, joint_dim), ``pooled_projections``
     (B, pooled_dim) unless that is None, ``timestep`` (B,) in 0..1000. Samples differ in everything, the timestep too,
@@ -81,12 +82,12 @@ def model_inputs(
 
 
 def decoder_inputs(shape: ModelShape, z_dim: int, family: str, seed: int) -> dict[str, Tensor]:
-    """``z`` (B, z_dim, [T,] H, W) in fp32, the argument of diffusers' ``decode``."""
+    """Draw ``z`` (B, z_dim, [T,] H, W) in fp32, the argument of diffusers' ``decode``."""
     return {"z": _draw(family, (shape.batch, z_dim, *shape.latent), generator(seed, "decoder", family))}
 
 
 def encoder_inputs(shape: ModelShape, vocabulary: int, seed: int) -> dict[str, Tensor]:
-    """``input_ids`` and ``attention_mask`` (B, L) in int64; sample 0 has padding behind a third of its tokens."""
+    """Draw ``input_ids`` and ``attention_mask`` (B, L) in int64; sample 0 has padding behind a third of its tokens."""
     size = (shape.batch, shape.text)
     mask = torch.ones(size, dtype=torch.int64)
     mask[0, shape.text // 3 :] = 0
@@ -94,7 +95,7 @@ def encoder_inputs(shape: ModelShape, vocabulary: int, seed: int) -> dict[str, T
 
 
 def rounded(tensors: dict[str, Tensor], dtype: str, exact: tuple[str, ...] = ()) -> dict[str, Tensor]:
-    """The same fp32 tensors holding only values that ``dtype`` (``fp32`` or ``bf16``) can hold.
+    """Round fp32 tensors to values that ``dtype`` (``fp32`` or ``bf16``) can hold.
 
     ``timestep`` (one dim) stays as it is: pipelines hand it over in fp32, it is a place in time and no activation. So
     do whole numbers and those named in ``exact``.
@@ -114,7 +115,7 @@ def _draw(family: str, size: tuple[int, ...], g: torch.Generator) -> Tensor:
 
 
 def _make_rows_constant(tensors: dict[str, Tensor], head_dim: int) -> None:
-    """In place. Queries and keys of a repeated value are scaled so that scores stay of order 1."""
+    """Make rows constant, in place; queries and keys of a repeated value are scaled to keep scores of order 1."""
     shared = tensors["k"][:, :, :1]
     for name, x in tensors.items():
         even = x[:, 0::2]

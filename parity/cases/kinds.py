@@ -65,7 +65,7 @@ KINDS: dict[str, Entry] = {
 
 
 def entry(kind: str) -> Entry:
-    """What is known of a kind; ``UserError`` if there is none of that name."""
+    """Return what is known of a kind; ``UserError`` if there is none of that name."""
     if kind not in KINDS:
         raise UserError(f"kind of case '{kind}' does not exist; choose one of {', '.join(KINDS)}.")
     return KINDS[kind]

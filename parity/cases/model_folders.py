@@ -23,48 +23,40 @@ DRAFTER_NAMES = {"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weig
 
 
 def diffusers_class(class_name: str) -> Any:
-    """The class of that name in diffusers, or the one that an oracle brings; None if there is none."""
+    """Return the class of that name in diffusers, or the one that an oracle brings; None if there is none."""
     return oracle_of(class_name).model_class(class_name)
 
 
 def build(spec: RandomModel, seed: int, folder: Path) -> None:
     """Write a checkpoint folder through ``save_pretrained``; the same seed gives the same bits."""
-    import torch
-
     from parity.cases.inputs import generator  # imports torch, which a list of cases does without
-    from parity.cases.oracles.meta import on_meta
 
-    if spec.class_name == DRAFTER:
-        _write_drafter(transformers_model(spec, generator(seed, "weights")), folder)
-        return
-    if diffusers_class(spec.class_name) is None:
-        transformers_model(spec, generator(seed, "weights")).save_pretrained(folder)
-        return
     g = generator(seed, "weights")
-    if spec.block is not None:
-        with on_meta():
-            model = diffusers_class(spec.class_name)(**spec.config)
-        _write_block(model, spec, g, folder)
-        return
-    diffusers_model(spec, g).save_pretrained(folder, max_shard_size=spec.max_shard_size)
-    if spec.left_aside:
-        _add(folder, {name: torch.randn(8, generator=g) for name in spec.left_aside})
+    if spec.class_name == DRAFTER:
+        _write_drafter(transformers_model(spec, g), folder)
+    elif diffusers_class(spec.class_name) is None:
+        transformers_model(spec, g).save_pretrained(folder)
+    elif spec.block is not None:
+        _write_block(spec, g, folder)
+    else:
+        diffusers_model(spec, g).save_pretrained(folder, max_shard_size=spec.max_shard_size)
+        if spec.left_aside:
+            _write_left_aside(spec, g, folder)
 
 
-def _add(folder: Path, tensors: dict[str, Tensor]) -> None:
-    """Write further tensors into the one file of a folder's weights."""
+def _write_left_aside(spec: RandomModel, g: torch.Generator, folder: Path) -> None:
+    """Add the weights that the class leaves aside to the one file of a folder."""
+    import torch
     from safetensors.torch import load_file, save_file
 
     (file,) = folder.glob("*.safetensors")
-    save_file(load_file(file) | tensors, file, metadata={"format": "pt"})
+    left = {name: torch.randn(8, generator=g) for name in spec.left_aside}
+    save_file(load_file(file) | left, file, metadata={"format": "pt"})
 
 
 def diffusers_model(spec: RandomModel, g: torch.Generator) -> Any:
-    """The model of a spec in diffusers, random; tables that are no part of a checkpoint are left on meta."""
-    from parity.cases.oracles.meta import on_meta
-
-    with on_meta():  # torch's own initialisation of a real width takes longer than everything below
-        model = diffusers_class(spec.class_name)(**spec.config)
+    """Make the model of a spec in diffusers, random; tables that are no part of a checkpoint are left on meta."""
+    model = _empty_model(spec)
     state = {name: spec.random(name, p.shape, g) for name, p in model.named_parameters()}
     if "pos_embed_max_size" in spec.config:
         table = "pos_embed.pos_embed"
@@ -75,8 +67,16 @@ def diffusers_model(spec: RandomModel, g: torch.Generator) -> Any:
     return model
 
 
+def _empty_model(spec: RandomModel) -> Any:
+    """Make the model of a spec in diffusers on meta: torch's own initialisation of a real width takes too long."""
+    from parity.cases.oracles.meta import on_meta
+
+    with on_meta():
+        return diffusers_class(spec.class_name)(**spec.config)
+
+
 def transformers_model(spec: RandomModel, g: torch.Generator) -> Any:
-    """The model of a spec in transformers, random."""
+    """Make the model of a spec in transformers, random."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
@@ -92,14 +92,14 @@ def transformers_model(spec: RandomModel, g: torch.Generator) -> Any:
 
 
 def _write_drafter(model: Any, folder: Path) -> None:
-    """A folder as z-lab publishes it; what is particular to drafting stands apart."""
+    """Write a folder as z-lab publishes it; what is particular to drafting stands apart."""
     from safetensors.torch import save_file
 
     config = model.config.to_dict()
-    own = {name: config.pop(name) for name in ("mask_token_id", "target_layer_ids")}
+    drafting = {name: config.pop(name) for name in ("mask_token_id", "target_layer_ids")}
     if "num_target_layers" in config:
-        del own["target_layer_ids"]
-    config |= {"architectures": ["DFlashDraftModel"], "dflash_config": own}
+        del drafting["target_layer_ids"]
+    config |= {"architectures": ["DFlashDraftModel"], "dflash_config": drafting}
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     state = {DRAFTER_NAMES.get(name, name): x.contiguous() for name, x in model.state_dict().items()}
@@ -114,10 +114,12 @@ def _positional_table(config: dict[str, Any]) -> Tensor:
     return get_2d_sincos_pos_embed(features, size, base_size=base, output_type="pt").float().unsqueeze(0)
 
 
-def _write_block(model: Any, spec: RandomModel, g: torch.Generator, folder: Path) -> None:
+def _write_block(spec: RandomModel, g: torch.Generator, folder: Path) -> None:
+    """Write the weights of one block, which are sensitive to its constants, in bf16."""
     from safetensors.torch import save_file
 
-    prefix = oracle_of(type(model).__name__).block_prefix(model.config, spec.block)
+    model = _empty_model(spec)
+    prefix = oracle_of(spec.class_name).block_prefix(model.config, spec.block)
     drawn = ((name, p.shape) for name, p in model.named_parameters() if name.startswith(prefix))
     state = {name: spec.random(name, shape, g).bfloat16() for name, shape in drawn}
     make_sensitive(state)
@@ -127,7 +129,7 @@ def _write_block(model: Any, spec: RandomModel, g: torch.Generator, folder: Path
 
 
 def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False, variant: str | None = None) -> Any:
-    """The diffusers model of a folder in ``dtype``; ``rounded``: with weights that bf16 can hold.
+    """Load the library's model of a folder in ``dtype``; ``rounded``: with weights that bf16 can hold.
 
     ``variant`` picks the files of weights as diffusers does: ``fp16`` those with ``.fp16`` in their names.
     What diffusers keeps in fp32 when it loads a model in bf16 is neither rounded nor stored lower here.
@@ -135,32 +137,38 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False, vari
     import torch
     from safetensors.torch import load_file
 
-    from parity.cases.oracles.meta import on_meta
-
     config = json.loads((folder / "config.json").read_text())
     if "architectures" in config:
         import transformers
 
         transformers.utils.logging.disable_progress_bar()
         model_class = getattr(transformers, config["architectures"][0])
-        given = {"dtype": dtype, "variant": variant, "local_files_only": True}
-        return model_class.from_pretrained(folder, trust_remote_code=False, **given).eval()
-    model_class = diffusers_class(config["_class_name"])
-    with on_meta():
-        model = model_class.from_config(model_class.load_config(folder))
-    oracle_of(config["_class_name"]).restore(model, config, dtype)
+        how = {"dtype": dtype, "variant": variant, "local_files_only": True}
+        return model_class.from_pretrained(folder, trust_remote_code=False, **how).eval()
+    model = _restored(folder, config, dtype)
     state: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         if f".{variant}" in path.stem if variant else "." not in path.stem:
             state |= load_file(path)
-    ignored = model_class._keys_to_ignore_on_load_unexpected or ()  # as from_pretrained has it
+    ignored = model._keys_to_ignore_on_load_unexpected or ()  # as from_pretrained has it
     state = {name: x for name, x in state.items() if not any(re.search(part, name) for part in ignored)}
     for name, x in state.items():
-        exact = stays_fp32(model_class, name)
+        exact = stays_fp32(type(model), name)
         lower = torch.float32 if exact and dtype == torch.bfloat16 else dtype
         state[name] = (x.bfloat16() if rounded and not exact else x).to(lower)
     model.load_state_dict(state, strict=True, assign=True)
     return model.eval()
+
+
+def _restored(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Make the diffusers model of a folder on meta, with those tables that are no part of a checkpoint."""
+    from parity.cases.oracles.meta import on_meta
+
+    model_class = diffusers_class(config["_class_name"])
+    with on_meta():
+        model = model_class.from_config(model_class.load_config(folder))
+    oracle_of(config["_class_name"]).restore(model, config, dtype)
+    return model
 
 
 def stays_fp32(model_class: Any, name: str) -> bool:
@@ -169,18 +177,13 @@ def stays_fp32(model_class: Any, name: str) -> bool:
 
 
 def load_block(folder: Path, index: int) -> tuple[Any, Any]:
-    """The diffusers model of a folder with only the weights of one block, in fp32, and that block."""
+    """Load the diffusers model of a folder with only the weights of one block, in fp32, and that block."""
     import torch
     from safetensors.torch import load_file
 
-    from parity.cases.oracles.meta import on_meta
-
     config = json.loads((folder / "config.json").read_text())
-    model_class, oracle = diffusers_class(config["_class_name"]), oracle_of(config["_class_name"])
-    with on_meta():
-        model = model_class.from_config(model_class.load_config(folder))
-    oracle.restore(model, config, torch.float32)
-    prefix = oracle.block_prefix(config, index)
+    model = _restored(folder, config, torch.float32)
+    prefix = oracle_of(config["_class_name"]).block_prefix(config, index)
     block = model.get_submodule(prefix.removesuffix("."))
     state = load_file(folder / "diffusion_pytorch_model.safetensors")
     block.load_state_dict({name.removeprefix(prefix): x.float() for name, x in state.items()}, strict=True, assign=True)

@@ -56,13 +56,8 @@ _FLOW = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_sh
 PIPELINES = {
     "sd3_pipeline_tiny": PipelineSpec(
         "StableDiffusion3Pipeline",
-        {
-            "text_encoder": "clip_l_tiny",
-            "text_encoder_2": "clip_g_tiny",
-            "text_encoder_3": "t5_64_tiny",
-            "vae": "sd35_vae_tiny",
-            "transformer": "sd35_tiny",
-        },
+        {"text_encoder": "clip_l_tiny", "text_encoder_2": "clip_g_tiny", "text_encoder_3": "t5_64_tiny"}
+        | {"vae": "sd35_vae_tiny", "transformer": "sd35_tiny"},
         {"tokenizer": 77, "tokenizer_2": 77, "tokenizer_3": 512},
         ("FlowMatchEulerDiscreteScheduler", {"shift": 3.0}),
         _request(3, 4.5, height=48, width=64, max_text=24),
@@ -117,7 +112,7 @@ def build(name: str, seed: int, folder: Path) -> None:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Within it diffusers and transformers show no progress and warn of nothing: their own words are not the user's."""
+    """Keep diffusers and transformers from showing progress and warnings: their own words are not the user's."""
     import diffusers
     import transformers
 
@@ -136,7 +131,7 @@ def quietly() -> Iterator[None]:
 
 
 def _tokenizer(longest: int) -> Any:
-    """One id per word, ``</s>`` behind, ``<pad>`` up to the length."""
+    """Make a tokenizer: one id per word, ``</s>`` behind, ``<pad>`` up to the length."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 

@@ -10,12 +10,12 @@ NO_LIBRARY = ("dflash", "motif")
 
 
 def name_of(published: Published) -> str:
-    """What the case of a published model is called, such as ``published_sd35_large``."""
+    """Return what the case of a published model is called, such as ``published_sd35_large``."""
     return "published_" + published.name.replace("-", "_").replace(".", "_")
 
 
 def published_models() -> dict[str, tuple[ModelSpec, Published]]:
-    """Spec and configuration of every published model of refsim's own that a library has, by the name of its case."""
+    """Return spec and configuration of every published model that a library has, by the name of its case."""
     return {
         name_of(published): (spec, published)
         for spec in own()

@@ -28,7 +28,7 @@ _MAX_DEPTH = 50
 
 
 def select(suite: str, expr: str | None, backend: str = "cpu", part: str | None = None) -> list[Case]:
-    """The cases of a suite on a backend whose id matches ``-k``, or those of part ``I/N`` of them.
+    """Return the cases of a suite on a backend whose id matches ``-k``, or those of part ``I/N`` of them.
 
     Raises:
         UserError: no such suite, backend or part, a malformed expression, or nothing matches.
@@ -43,7 +43,7 @@ def select(suite: str, expr: str | None, backend: str = "cpu", part: str | None 
 
 
 def find_case(case_id: str, backend: str) -> Case:
-    """The case of that id; ``UserError`` that names the nearest ids if there is none."""
+    """Return the case of that id; ``UserError`` that names the nearest ids if there is none."""
     _check_backend(backend)
     cases = {case.id: case for case in suite_cases("full", backend)}
     if case_id not in cases:
@@ -59,7 +59,7 @@ def _check_backend(backend: str) -> None:
 
 
 def _part(cases: Sequence[Case], text: str) -> list[Case]:
-    """Part I of N for ``I/N``; all N parts together are the whole, as equal in number of cases as can be.
+    """Take part I of N for ``I/N``; all N parts together are the whole, as equal in number of cases as can be.
 
     Cases of one model stay in one part, because they share its checkpoint and its oracle's output.
     """
@@ -77,7 +77,7 @@ def _part(cases: Sequence[Case], text: str) -> list[Case]:
 
 
 def compile_expression(text: str | None) -> Match:
-    """A predicate on case ids; everything matches where no expression is given.
+    """Return a predicate on case ids; everything matches where no expression is given.
 
     Raises:
         UserError: the expression is malformed, in one sentence that says where.
@@ -91,7 +91,7 @@ def compile_expression(text: str | None) -> Match:
 
 
 def part_of(text: str) -> tuple[int, int]:
-    """``(I, N)`` of ``I/N``, part I of N from 1 on.
+    """Read ``(I, N)`` of ``I/N``, part I of N from 1 on.
 
     Raises:
         UserError: it is no such thing.
@@ -122,11 +122,11 @@ class _Parser:
         return lambda s: all(factor(s) for factor in factors)
 
     def _factor(self) -> Match:
-        negations = 0
+        negated = False
         while self._take("not"):
-            negations += 1
+            negated = not negated
         inner = self._primary()
-        return inner if negations % 2 == 0 else lambda s: not inner(s)
+        return (lambda s: not inner(s)) if negated else inner
 
     def _primary(self) -> Match:
         if self._take("("):

@@ -14,22 +14,20 @@ from refsim.base import scratch
 class CheckpointStore:
     """Folders by model and seed; a context manager."""
 
-    _held: scratch.Folder | None = None
-    _root: Path | None = None
+    _scratch: scratch.Folder | None = None
     _known: dict[tuple[str, int, bool], Path] = field(default_factory=dict)
 
     def __enter__(self) -> CheckpointStore:
-        self._held = scratch.Folder("parity")
-        self._root = Path(self._held.name)
+        self._scratch = scratch.Folder("parity")
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._held is not None:
-            self._held.cleanup()
+        if self._scratch is not None:
+            self._scratch.cleanup()
         self._known.clear()
 
     def folder(self, model: str, seed: int, *, in_bf16: bool = False) -> Path:
-        """The folder of a model or of a pipeline, built on first use; KeyError if there is none of that name.
+        """Return the folder of a model or a pipeline, built on first use; KeyError if there is none of that name.
 
         Args:
             in_bf16: with the weights of a transformer of diffusers stored in bf16, as published folders of large models
@@ -37,7 +35,7 @@ class CheckpointStore:
         """
         key = (model, seed, in_bf16)
         if key not in self._known:
-            path = self._root / f"{model}-{seed}{'-bf16' if in_bf16 else ''}"
+            path = Path(self._scratch.name, f"{model}-{seed}{'-bf16' if in_bf16 else ''}")
             if model in pipelines.PIPELINES:
                 pipelines.build(model, seed, path)
             else:

@@ -14,7 +14,6 @@ from typing import Any
 from parity.cases import Case
 from parity.cases.store import CheckpointStore
 from parity.run.ttnn_runner import TTNNRunner
-from refsim.base import scratch
 from refsim.files import output
 
 MOCK = "mock"
@@ -48,7 +47,7 @@ class KeptStore(CheckpointStore):
     def folder(self, model: str, seed: int, *, in_bf16: bool = False) -> Path:
         path = self._kept / f"{model}-{seed}{'-bf16' if in_bf16 else ''}"
         if not path.exists():
-            with scratch.Folder("kept") as name, CheckpointStore(_root=Path(name)) as making:
+            with CheckpointStore() as making:
                 made = making.folder(model, seed, in_bf16=in_bf16)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 made.replace(path)  # whole, or not at all: this process may be killed at any time

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
 @cache
 def oracle_of(class_name: str) -> Oracle:
-    """The oracle of a class of diffusers or transformers."""
+    """Return the oracle of a class of diffusers or transformers."""
     from parity.cases.oracles.base import Oracle  # imports torch, which a list of cases does without
 
     for module in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
-    found = [known for known in Oracle.__subclasses__() if class_name in known.class_names]
-    return found[0]() if found else Oracle()
+    return next((known() for known in Oracle.__subclasses__() if class_name in known.class_names), Oracle())

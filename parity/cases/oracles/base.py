@@ -41,7 +41,7 @@ class Oracle:
     other_than_pipeline: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def model_class(self, class_name: str) -> Any:
-        """The class in diffusers, None where diffusers has none; of a model of your own, your class.
+        """Return the class in diffusers, None where diffusers has none; of a model of your own, your class.
 
         Beyond ``forward`` it needs what ``diffusers.ModelMixin`` and ``ConfigMixin`` give it: ``save_pretrained``,
         ``load_config`` and ``from_config``.
@@ -51,52 +51,52 @@ class Oracle:
         return getattr(diffusers, class_name, None)
 
     def inputs(self, config: dict[str, Any], shape: ModelShape, family: str, seed: int) -> dict[str, Tensor]:
-        """What a transformer's checkpoint is run on in fp32, by the names that ``refsim run`` takes."""
+        """Draw what a transformer's checkpoint is run on in fp32, by the names that ``refsim run`` takes."""
         features = next(config[name] for name in _PROMPT_FEATURES if name in config)
         return model_inputs(shape, features, config.get("pooled_projection_dim"), family, seed)
 
     def text_inputs(self, config: dict[str, Any], shape: ModelShape, seed: int) -> dict[str, Tensor]:
-        """What an encoder of prompts is run on: ``input_ids`` and ``attention_mask`` (B, L) in int64."""
+        """Draw what an encoder of prompts is run on: ``input_ids`` and ``attention_mask`` (B, L) in int64."""
         return encoder_inputs(shape, config["vocab_size"], seed)
 
     def answer(self, model: Any, tensors: dict[str, Any]) -> Tensor:
-        """What ``forward`` answers with: its first result."""
+        """Return what ``forward`` answers with: its first result."""
         return model(**tensors, return_dict=False)[0]
 
     def further_inputs(self, model: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        """What a pipeline hands diffusers' ``forward`` beyond ``tensors`` and refsim computes itself."""
+        """Make what a pipeline hands diffusers' ``forward`` beyond ``tensors`` and refsim computes itself."""
         return {}
 
-    def pipeline_inputs(self, model: Any, given: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
-        """What a pipeline hands ``forward`` on meta tensors beyond those ``given``, which may be changed in place.
+    def pipeline_inputs(self, model: Any, tensors: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
+        """Make what a pipeline hands ``forward`` on meta beyond ``tensors``, which may be changed in place.
 
         Args:
-            given: what refsim's model takes of a latent of ``size``.
+            tensors: what refsim's model takes of a latent of ``size``.
 
         Raises:
             ValueError: the pipeline makes something else of such a latent.
         """
-        further = self.further_inputs(model, given)
+        further = self.further_inputs(model, tensors)
         return {key: tuple(x.to("meta") for x in value) for key, value in further.items()}
 
     def block_prefix(self, config: dict[str, Any], index: int) -> str:
-        """What the names of a block's weights begin with."""
+        """Return what the names of a block's weights begin with."""
         return f"transformer_blocks.{index}."
 
     def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
-        """What a block is run on besides its two streams and the time step."""
+        """Draw what a block is run on besides its two streams and the time step."""
         return {}
 
-    def block_arguments(self, model: Any, given: dict[str, Tensor]) -> dict[str, Any]:
-        """What diffusers' block takes of both streams, the time step and :meth:`further_block_inputs`."""
-        return {"hidden_states": given["spatial"], "encoder_hidden_states": given["prompt"], "temb": given["time"]}
+    def block_arguments(self, model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
+        """Make the arguments of diffusers' block of both streams, the time step and :meth:`further_block_inputs`."""
+        return {"hidden_states": inputs["spatial"], "encoder_hidden_states": inputs["prompt"], "temb": inputs["time"]}
 
     def block_streams(self, out: Any) -> tuple[Tensor, Tensor | None]:
-        """(image, prompt) of what a block returns; None for a prompt that it drops or only reads."""
+        """Return (image, prompt) of what a block gives; None for a prompt that it drops or only reads."""
         return (out[1], out[0]) if isinstance(out, tuple) else (out, None)
 
     def tokens(self, sample: Tensor) -> Tensor:
-        """A sample as rows of image tokens, (B, N, F), in the order of the model."""
+        """Return a sample as rows of image tokens, (B, N, F), in the order of the model."""
         return patches(sample)
 
     def restore(self, model: Any, config: dict[str, Any], dtype: torch.dtype) -> None:
@@ -108,7 +108,7 @@ STACK = ("num_layers", "num_attention_heads")
 
 
 def patches(sample: Tensor, patch: int = 2) -> Tensor:
-    """(B, C, [T,] H, W) -> (B, [T *] H/p * W/p, p * p * C): one row per image token, row by row of the picture."""
+    """Cut (B, C, [T,] H, W) into (B, [T *] H/p * W/p, p * p * C): a row per image token, row by row of the picture."""
     x = sample.unflatten(-1, (-1, patch)).unflatten(-3, (-1, patch))
     x = x.movedim(1, -1).movedim(-4, -3)
     return x.reshape(x.shape[0], -1, patch * patch * sample.shape[1])

@@ -20,12 +20,13 @@ class CLIPOracle(Oracle):
 
     def text_inputs(self, config: dict[str, Any], shape: ModelShape, seed: int) -> dict[str, Tensor]:
         tensors = super().text_inputs(config, shape, seed)
-        ids, mask, end = tensors["input_ids"], tensors["attention_mask"], config["eos_token_id"]
+        ids, mask = tensors["input_ids"], tensors["attention_mask"]
+        end = config["eos_token_id"]
         ids[ids == end] = end + 1
         mask[:, -1] = 0
         ids[mask == 0] = end
         return {"input_ids": ids}  # rows see those before them, so padding needs no mask
 
     def answer(self, model: Any, tensors: dict[str, Any]) -> Tensor:
-        found = model(**tensors)
-        return found.text_embeds if hasattr(model, "text_projection") else found.pooler_output
+        output = model(**tensors)
+        return output.text_embeds if hasattr(model, "text_projection") else output.pooler_output

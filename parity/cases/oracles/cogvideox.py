@@ -20,9 +20,8 @@ class CogVideoXOracle(Oracle):
     other_than_class: ClassVar = {"cogvideox-5b": (*STACK, "use_rotary_positional_embeddings")}
 
     def inputs(self, config: dict[str, Any], shape: ModelShape, family: str, seed: int) -> dict[str, Tensor]:
-        tensors = model_inputs(
-            shape, config["text_embed_dim"], None, family, seed, channels=config.get("in_channels", 16)
-        )
+        channels = config.get("in_channels", 16)
+        tensors = model_inputs(shape, config["text_embed_dim"], None, family, seed, channels=channels)
         if config.get("ofs_embed_dim") is not None:
             tensors["ofs"] = torch.tensor([2.0])  # as the pipeline hands it over
         tensors["hidden_states"] = tensors["hidden_states"].transpose(1, 2).contiguous()  # (B, T, C, H, W)
@@ -36,11 +35,11 @@ class CogVideoXOracle(Oracle):
     def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
         return {"grid": torch.tensor(box(shape.n))}
 
-    def block_arguments(self, model: Any, given: dict[str, Tensor]) -> dict[str, Any]:
-        frames, rows, columns = given["grid"].tolist()
+    def block_arguments(self, model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
+        frames, rows, columns = inputs["grid"].tolist()
         patch = model.config.patch_size
         latent = torch.empty(1, frames * (model.config.patch_size_t or 1), 1, rows * patch, columns * patch)
-        return super().block_arguments(model, given) | {"image_rotary_emb": _rotary_tables(model, latent)}
+        return super().block_arguments(model, inputs) | {"image_rotary_emb": _rotary_tables(model, latent)}
 
     def block_streams(self, out: Any) -> tuple[Tensor, Tensor | None]:
         return out
@@ -56,7 +55,7 @@ class CogVideoXOracle(Oracle):
 
 
 def box(tokens: int) -> tuple[int, int, int]:
-    """Three factors of a number of tokens, as near to one another as it has them, the smallest first."""
+    """Return three factors of a number of tokens, as near to one another as it has them, the smallest first."""
 
     def factor(n: int, root: float) -> int:
         return max(d for d in range(1, int(n**root + 1e-9) + 1) if n % d == 0)
@@ -67,7 +66,7 @@ def box(tokens: int) -> tuple[int, int, int]:
 
 
 def _rotary_tables(model: Any, latent_BTCHW: Tensor) -> tuple[Tensor, Tensor]:
-    """What diffusers' CogVideoX pipeline hands its transformer, made by the pipeline's own code."""
+    """Make what diffusers' CogVideoX pipeline hands its transformer, by the pipeline's own code."""
     from diffusers import CogVideoXPipeline
 
     pipe = CogVideoXPipeline.__new__(CogVideoXPipeline)

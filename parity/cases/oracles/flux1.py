@@ -38,9 +38,9 @@ class FluxOracle(Oracle):
         rows, columns = (size // 2 for size in shape.latent)
         return tensors | _ids(rows, columns, shape.text)
 
-    def pipeline_inputs(self, model: Any, given: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
-        pipeline, latent = packed(type(model).__name__, given["hidden_states"], size)
-        check_same(given["hidden_states"], pipeline._pack_latents(latent, *latent.shape))
+    def pipeline_inputs(self, model: Any, tensors: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
+        pipeline, latent = packed(type(model).__name__, tensors["hidden_states"], size)
+        check_same(tensors["hidden_states"], pipeline._pack_latents(latent, *latent.shape))
         return {}
 
     def tokens(self, sample: Tensor) -> Tensor:
@@ -53,13 +53,13 @@ class FluxOracle(Oracle):
     def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
         return _ids(1, shape.n, shape.text)
 
-    def block_arguments(self, model: Any, given: dict[str, Tensor]) -> dict[str, Any]:
-        rotary = model.pos_embed(torch.cat([given["txt_ids"], given["img_ids"]]))
-        return super().block_arguments(model, given) | {"image_rotary_emb": rotary}
+    def block_arguments(self, model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
+        rotary = model.pos_embed(torch.cat([inputs["txt_ids"], inputs["img_ids"]]))
+        return super().block_arguments(model, inputs) | {"image_rotary_emb": rotary}
 
 
 def _ids(rows: int, columns: int, text: int) -> dict[str, Tensor]:
-    """Positions (N, 3) of the image and (L, 3) of the prompt, which has some too here, so that they count."""
+    """Make positions (N, 3) of the image and (L, 3) of the prompt, which has some too here, so that they count."""
     row, column = (x.flatten() for x in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"))
     image = torch.stack([torch.full_like(row, 2), row + 301, column], -1)  # 301 to bf16 would be 302
     token = torch.arange(text)

@@ -17,10 +17,10 @@ class Flux2Oracle(Oracle):
     class_names = ("Flux2Transformer2DModel",)
     text_to = "Flux2Pipeline"
 
-    def pipeline_inputs(self, model: Any, given: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
-        pipeline, latent = packed(type(model).__name__, given["hidden_states"], size)
+    def pipeline_inputs(self, model: Any, tensors: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
+        pipeline, latent = packed(type(model).__name__, tensors["hidden_states"], size)
         patches = pipeline._patchify_latents(latent)
-        check_same(given["hidden_states"], pipeline._pack_latents(patches))
+        check_same(tensors["hidden_states"], pipeline._pack_latents(patches))
         image = pipeline._prepare_latent_ids(patches)[0]
-        prompt = pipeline._prepare_text_ids(given["encoder_hidden_states"])[0]
+        prompt = pipeline._prepare_text_ids(tensors["encoder_hidden_states"])[0]
         return {"img_ids": image.to("meta"), "txt_ids": prompt.to("meta"), "guidance": empty((len(latent),))}

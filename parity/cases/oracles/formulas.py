@@ -21,13 +21,13 @@ _SCORES_BYTES = 16 * 2**20
 
 
 def joint_rows(tensors: dict[str, Tensor], name: str, rows: int) -> Tensor:
-    """The real image rows with the prompt's behind them: (B, H, rows + L, E)."""
+    """Put the prompt's rows behind the real ones of the image: (B, H, rows + L, E)."""
     image = tensors[name][:, :, :rows]
     return torch.cat([image, tensors[f"joint_{name}"]], 2) if f"joint_{name}" in tensors else image
 
 
 def attention_float64(tensors: dict[str, Tensor], shape: AttentionShape) -> tuple[Tensor, Tensor]:
-    """(out (B, H, rows + L, E), lse (B, H, rows + L)) in float64 over all real keys."""
+    """Return (out (B, H, rows + L, E), lse (B, H, rows + L)) in float64 over all real keys."""
     q, k, v = (joint_rows(tensors, name, shape.rows).double() for name in ("q", "k", "v"))
     out, lse = torch.empty_like(q), torch.empty(q.shape[:-1], dtype=torch.float64)
     block = max(1, _SCORES_BYTES // (8 * k.shape[2]))
@@ -42,14 +42,18 @@ def attention_float64(tensors: dict[str, Tensor], shape: AttentionShape) -> tupl
     return out, lse
 
 
+def _stored(tensors: dict[str, Tensor], shape: AttentionShape, dtype: str) -> tuple[Tensor, ...]:
+    return tuple(joint_rows(tensors, name, shape.rows).to(_DTYPES[dtype]) for name in ("q", "k", "v"))
+
+
 def attention_noise(tensors: dict[str, Tensor], shape: AttentionShape, dtype: str) -> Tensor:
-    """One call of torch's attention in the storage dtype, (B, H, rows + L, E)."""
-    q, k, v = (joint_rows(tensors, name, shape.rows).to(_DTYPES[dtype]) for name in ("q", "k", "v"))
+    """Call torch's attention once in the storage dtype: (B, H, rows + L, E)."""
+    q, k, v = _stored(tensors, shape, dtype)
     return F.scaled_dot_product_attention(q, k, v)
 
 
 def attention_gemm_noise(tensors: dict[str, Tensor], shape: AttentionShape, dtype: str) -> tuple[Tensor, Tensor]:
-    """As :func:`attention_float64`, but scores and weights are in the storage dtype, the softmax between in fp32."""
-    q, k, v = (joint_rows(tensors, name, shape.rows).to(_DTYPES[dtype]) for name in ("q", "k", "v"))
+    """Do as :func:`attention_float64`, scores and weights in the storage dtype, the softmax between in fp32."""
+    q, k, v = _stored(tensors, shape, dtype)
     scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
     return F.softmax(scores, -1).to(q.dtype) @ v, torch.logsumexp(scores, -1)

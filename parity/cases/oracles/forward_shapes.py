@@ -30,36 +30,35 @@ _TOKENS = 7
 
 
 def wrong_shapes(spec: ModelSpec, published: Published) -> list[str]:
-    """What of a model's inputs and of its answer the library's class does not take or give, a clause each."""
-    kinds = {"transformer": _transformer, "vae_decoder": _decoder, "text_encoder": _encoder}
-    judge = kinds.get(spec.kind)
+    """List what of a model's inputs and of its answer the library's class does not take or give, a clause each."""
+    judge = {"transformer": _transformer, "vae_decoder": _decoder, "text_encoder": _encoder}.get(spec.kind)
     return list(judge(spec, published)) if judge else []  # experts are dealt out by value, of which meta has none
 
 
-def few_blocks(spec: ModelSpec, published: Published) -> nn.Module:
-    """The library's model with two blocks of each kind at most."""
+def _few_blocks(spec: ModelSpec, published: Published) -> dict[str, Any]:
+    """Return the published configuration with two blocks of each kind at most."""
     counts = {kind: min(count, 2) for kind, count in spec.block_counts(published.config).items()}
-    return library_model(published, spec.with_block_counts(published.config, counts))
+    return spec.with_block_counts(published.config, counts)
 
 
 def _transformer(spec: ModelSpec, published: Published) -> Iterator[str]:
-    model = few_blocks(spec, published)
+    model = library_model(published, _few_blocks(spec, published))
     for name, size in (published.sizes | {"a small one": _SMALL[str(spec.latent)]}).items():
         seen = _Seen(model)
         shapes = spec.input_shapes(published, size, BATCH)
-        given = {key: empty(shape, torch.int64 if key == "input_ids" else None) for key, shape in shapes.items()}
+        tensors = {key: empty(shape, torch.int64 if key == "input_ids" else None) for key, shape in shapes.items()}
         try:
-            given |= oracle_of(published.class_name).pipeline_inputs(model, given, size)
+            tensors |= oracle_of(published.class_name).pipeline_inputs(model, tensors, size)
             with seen, _config.patch(meta_nonzero_assume_all_nonzero=True), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of autocast to fp32
-                answer = model(**given, return_dict=False)[0]
+                answer = model(**tensors, return_dict=False)[0]
         except Exception as e:  # whatever torch raises of sizes that do not fit
             yield f"{name}: {type(e).__name__}: {e}"
             continue
         if not spec.timing_only and shapes["hidden_states"][spec.channel_dim] != published.config["in_channels"]:
             yield f"{name}: its channels are not dim {spec.channel_dim}"
-        if answer.shape != given["hidden_states"].shape:
-            yield f"{name}: an answer of {tuple(answer.shape)} to {tuple(given['hidden_states'].shape)}"
+        if answer.shape != tensors["hidden_states"].shape:
+            yield f"{name}: an answer of {tuple(answer.shape)} to {tuple(tensors['hidden_states'].shape)}"
         if len(shapes["hidden_states"]) == 3 and shapes["hidden_states"][1] not in seen.rows:
             yield f"{name}: {shapes['hidden_states'][1]} tokens of a latent, blocks are given {sorted(seen.rows)}"
         yield from _wrong_parts(spec, model, seen, published.text)
@@ -68,11 +67,9 @@ def _transformer(spec: ModelSpec, published: Published) -> Iterator[str]:
 
 
 def _wrong_reading(spec: ModelSpec, published: Published, shapes: dict[str, Size], seen: _Seen) -> Iterator[str]:
-    """Keys that attention has of each stream in what predictions read, other than the rows of the class's streams."""
-    counts = {kind: min(count, 2) for kind, count in spec.block_counts(published.config).items()}
-    config = spec.with_block_counts(published.config, counts)
+    """Yield what attention has for keys in what predictions read, other than the rows of the class's streams."""
     try:
-        ops = read(config, shapes, RunOptions.of(mesh="n150")).ops
+        ops = read(_few_blocks(spec, published), shapes, RunOptions.of(mesh="n150")).ops
     except Exception as e:  # whatever torch raises of sizes that do not fit
         yield f"not to be read: {type(e).__name__}: {e}"
         return
@@ -115,7 +112,7 @@ class _Seen(TorchFunctionMode):
 
 
 def _wrong_parts(spec: ModelSpec, model: nn.Module, seen: _Seen, prompt: int) -> Iterator[str]:
-    """What ``spec.diffusers`` says otherwise than the class: its blocks, their attention, the order of both streams."""
+    """Yield what ``spec.diffusers`` says otherwise than the class: blocks, their attention, the order of streams."""
     parts = spec.diffusers
     if parts is None:
         return
@@ -138,19 +135,19 @@ def _wrong_parts(spec: ModelSpec, model: nn.Module, seen: _Seen, prompt: int) ->
 
 
 def _decoder(spec: ModelSpec, published: Published) -> Iterator[str]:
-    """Pixels of a latent by the library, and by the ratios that refsim reads from config.json."""
-    size, config = _SMALL[str(spec.latent)], spec.config_class.from_dict(published.config)
+    """Compare the pixels of a latent by the library with those by the ratios that refsim reads from config.json."""
+    size = _SMALL[str(spec.latent)]
     shapes = spec.input_shapes(published, size, 1)
     model = library_model(published, published.config)
     pixels = model.decode(empty(shapes["z"]), return_dict=False)[0].shape
-    frames, rows = config.ratios
+    frames, rows = spec.config_class.from_dict(published.config).ratios
     wanted = [(n - 1) * frames + 1 for n in size[:-2]] + [n * rows for n in size[-2:]]
     if list(pixels[2:]) != wanted:
         yield f"pixels of {tuple(pixels)} where {wanted} are read from config.json"
 
 
 def _encoder(spec: ModelSpec, published: Published) -> Iterator[str]:
-    """Rows as wide as config.json says by the keys of the spec, and linears of a block's feed-forward."""
+    """Check that rows are as wide as config.json says by the spec's keys, and count a feed-forward's linears."""
     keys = spec.encoder_keys
     assert keys is not None
     width, inner = (published.config[key] for key in (keys.width, keys.inner))

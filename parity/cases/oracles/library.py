@@ -17,33 +17,34 @@ from refsim.models.spec import Published
 
 
 def library_class(class_name: str) -> Any:
-    """The class in diffusers or transformers; ``UserError`` where neither has it."""
-    found = getattr(diffusers, class_name, None) or getattr(transformers, class_name, None)
-    if found is None:
+    """Return the class in diffusers or transformers; ``UserError`` where neither has it."""
+    known = getattr(diffusers, class_name, None) or getattr(transformers, class_name, None)
+    if known is None:
         raise UserError(
             f"neither diffusers {diffusers.__version__} nor transformers {transformers.__version__} has {class_name}; "
             "install the versions of constraints.txt."
         )
-    return found
+    return known
 
 
-def given_by(function: Any) -> dict[str, Any]:
-    """Default values of a function's parameters by name, those without one left out."""
+def defaults_of(function: Any) -> dict[str, Any]:
+    """Return the default values of a function's parameters by name, those without one left out."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
 
 
 def library_defaults(class_name: str) -> dict[str, Any]:
-    """Default values by key, lists as tuples; without None, which stands for what other keys say."""
+    """Return default values by key, lists as tuples; without None, which stands for what other keys say."""
     kind = library_class(class_name)
-    given = kind.config_class().to_dict() if hasattr(kind, "config_class") else given_by(kind.__init__)
-    given |= given.get("rope_parameters") or {}  # which published folders have beside the other keys
-    return {name: tuple(x) if isinstance(x, list) else x for name, x in given.items() if x is not None}
+    values = kind.config_class().to_dict() if hasattr(kind, "config_class") else defaults_of(kind.__init__)
+    values |= values.get("rope_parameters") or {}  # which published folders have beside the other keys
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in values.items() if x is not None}
 
 
 def library_model(published: Published, config: dict[str, Any]) -> nn.Module:
-    """The library's model on meta tensors."""
-    kind, read = library_class(published.class_name), json.loads(json.dumps(config))
+    """Make the library's model on meta tensors."""
+    kind = library_class(published.class_name)
+    read = json.loads(json.dumps(config))
     with on_meta():
         if hasattr(kind, "config_class"):
             return kind(kind.config_class(**{name: value for name, value in read.items() if name != "architectures"}))
@@ -51,22 +52,23 @@ def library_model(published: Published, config: dict[str, Any]) -> nn.Module:
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The blocks of a transformer, in the order they run."""
+    """Return the blocks of a transformer, in the order they run."""
     return [block for part in model.children() if isinstance(part, nn.ModuleList) for block in part]
 
 
 def signature_of(block: nn.Module) -> tuple:
-    """What two blocks of one kind have in common: names and shapes of their weights."""
+    """Return what two blocks of one kind have in common: names and shapes of their weights."""
     return tuple(sorted((name, tuple(x.shape)) for name, x in block.state_dict().items()))
 
 
 def pipeline_of(class_name: str) -> Any:
-    """The pipeline of diffusers from text alone, in its own words, that is made for a transformer's class.
+    """Return the pipeline of diffusers from text alone, in its own words, that is made for a transformer's class.
 
     Raises:
         ValueError: diffusers' pipeline of that name is made for another class.
     """
-    kind, pipeline = library_class(class_name), library_class(oracle_of(class_name).text_to)
+    kind = library_class(class_name)
+    pipeline = library_class(oracle_of(class_name).text_to)
     wanted = inspect.signature(pipeline.__init__, eval_str=True).parameters["transformer"].annotation
     if kind is not wanted and kind not in get_args(wanted):
         raise ValueError(f"{pipeline.__name__} is made for {wanted}, not {class_name}")
@@ -74,7 +76,7 @@ def pipeline_of(class_name: str) -> Any:
 
 
 def packed(class_name: str, latent: Tensor, size: tuple[int, ...]) -> tuple[Any, Tensor]:
-    """The pipeline of a class, and a latent (B, C, *size) of as many numbers as a packed one (B, tokens, 4 C)."""
+    """Return the pipeline of a class, and a latent (B, C, *size) of as many numbers as a packed (B, tokens, 4 C)."""
     batch, _, width = latent.shape
     return pipeline_of(class_name), empty((batch, width // 4, *size))
 
@@ -86,6 +88,6 @@ def check_same(ours: Tensor, theirs: Tensor) -> None:
 
 
 def bare(pipeline: Any) -> Any:
-    """A pipeline without a part, which says what it would take for given where a part does not."""
+    """Make a pipeline without a part, which says what it would take for given where a part does not."""
     parameters = list(inspect.signature(pipeline.__init__).parameters.values())[1:]
     return pipeline(**{each.name: None for each in parameters if each.default is inspect.Parameter.empty})

@@ -17,7 +17,7 @@ class LTXOracle(Oracle):
     class_names = ("LTXVideoTransformer3DModel",)
     text_to = "LTXPipeline"
 
-    def pipeline_inputs(self, model: Any, given: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
-        given["hidden_states"] = pipeline_of(type(model).__name__)._pack_latents(given["hidden_states"])
-        mask = empty(tuple(given["encoder_hidden_states"].shape[:2]))
+    def pipeline_inputs(self, model: Any, tensors: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
+        tensors["hidden_states"] = pipeline_of(type(model).__name__)._pack_latents(tensors["hidden_states"])
+        mask = empty(tuple(tensors["encoder_hidden_states"].shape[:2]))
         return {"encoder_attention_mask": mask} | dict(zip(("num_frames", "height", "width"), size, strict=True))

@@ -18,10 +18,10 @@ class MochiOracle(Oracle):
     text_to = "MochiPipeline"
     other_than_pipeline: ClassVar = {"mochi-1": ("steps", "size")}
 
-    def pipeline_inputs(self, model: Any, given: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
-        prompt = given["encoder_hidden_states"]
+    def pipeline_inputs(self, model: Any, tensors: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
+        prompt = tensors["encoder_hidden_states"]
         _on_cpu(model)
-        given["hidden_states"] = empty((len(prompt), model.config.in_channels, *size))
+        tensors["hidden_states"] = empty((len(prompt), model.config.in_channels, *size))
         return {"encoder_attention_mask": empty(tuple(prompt.shape[:2]), torch.bool)}
 
 

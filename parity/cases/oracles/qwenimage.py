@@ -16,7 +16,7 @@ class QwenImageOracle(Oracle):
     class_names = ("QwenImageTransformer2DModel",)
     text_to = "QwenImagePipeline"
 
-    def pipeline_inputs(self, model: Any, given: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
-        pipeline, latent = packed(type(model).__name__, given["hidden_states"], size)
-        check_same(given["hidden_states"], pipeline._pack_latents(latent, *latent.shape))
+    def pipeline_inputs(self, model: Any, tensors: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
+        pipeline, latent = packed(type(model).__name__, tensors["hidden_states"], size)
+        check_same(tensors["hidden_states"], pipeline._pack_latents(latent, *latent.shape))
         return {"img_shapes": [[(1, size[0] // 2, size[1] // 2)]] * len(latent)}

@@ -27,7 +27,8 @@ class WanOracle(Oracle):
     exact = ("grid", "timestep")
 
     def inputs(self, config: dict[str, Any], shape: ModelShape, family: str, seed: int) -> dict[str, Tensor]:
-        channels, g = config["in_channels"], generator(seed, "image to video")
+        g = generator(seed, "image to video")
+        channels = config["in_channels"]
         tensors = model_inputs(shape, config["text_dim"], None, family, seed, channels=channels)
         if channels == _PER_TOKEN:
             tokens = math.prod(shape.latent) // math.prod(config["patch_size"])
@@ -48,14 +49,14 @@ class WanOracle(Oracle):
         chunks = torch.randn(shape.batch, 6, features, generator=generator(0, "modulation")) * 0.5
         return {"grid": torch.tensor(_grid(shape.n)), **rounded({"modulation": chunks}, "bf16")}
 
-    def block_arguments(self, model: Any, given: dict[str, Tensor]) -> dict[str, Any]:
-        size = (n * patch for n, patch in zip(given["grid"].tolist(), model.config.patch_size, strict=True))
+    def block_arguments(self, model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
+        size = (n * patch for n, patch in zip(inputs["grid"].tolist(), model.config.patch_size, strict=True))
         rotary = model.rope(torch.empty(1, 1, *size))
-        return super().block_arguments(model, given) | {"temb": given["modulation"], "rotary_emb": rotary}
+        return super().block_arguments(model, inputs) | {"temb": inputs["modulation"], "rotary_emb": rotary}
 
 
 def _grid(tokens: int) -> tuple[int, int, int]:
-    """Frames, rows and columns of so many tokens, none of them 1 where that can be."""
+    """Return frames, rows and columns of so many tokens, none of them 1 where that can be."""
     frames = _divisor(tokens, round(tokens ** (1 / 3)))
     rows = _divisor(tokens // frames, math.isqrt(tokens // frames))
     return frames, rows, tokens // frames // rows

@@ -1,6 +1,6 @@
 """The suites: which cases there are, a module for every family of models.
 
-Every module in this folder has a function ``add(found)`` that adds its cases to a :class:`parity.cases.Registry`, those
+Every module in this folder has a function ``add(cases)`` that adds its cases to a :class:`parity.cases.Registry`, those
 for the ttnn backends too; a new file needs no line elsewhere. A package of your own brings cases the same way: an
 entry point of the group ``refsim.parity`` names such a function. It may put the checkpoints they need into
 ``parity.cases.checkpoints.MODELS`` first, and a kind of its own into ``parity.kinds.KINDS``.
@@ -25,18 +25,18 @@ ENTRY_POINTS = "refsim.parity"
 
 @cache
 def registry() -> Registry:
-    """All cases; the smoke suite is the part of them whose ``suite`` says so."""
-    found = Registry()
+    """Return all cases; the smoke suite is the part of them whose ``suite`` says so."""
+    cases = Registry()
     for module in sorted(info.name for info in pkgutil.iter_modules(__path__)):
-        import_module(f"{__name__}.{module}").add(found)
+        import_module(f"{__name__}.{module}").add(cases)
     packages = catalog((), ENTRY_POINTS, FunctionType, lambda add: [_name(add)])
-    found.problems += packages.problems
+    cases.problems += packages.problems
     for add in packages.all:
         try:
-            add(found)
+            add(cases)
         except Exception as e:  # a package that cannot add its cases must not end a run of others
-            found.problems.append(f"{_name(add)} cannot add its cases ({type(e).__name__}: {e})")
-    return found
+            cases.problems.append(f"{_name(add)} cannot add its cases ({type(e).__name__}: {e})")
+    return cases
 
 
 def _name(add: FunctionType) -> str:
@@ -44,7 +44,7 @@ def _name(add: FunctionType) -> str:
 
 
 def suite_cases(suite: str, backend: str = "cpu") -> list[Case]:
-    """The cases of a suite on a backend, in the order they run.
+    """Return the cases of a suite on a backend, in the order they run.
 
     Raises:
         UserError: there is no such suite.

@@ -33,7 +33,7 @@ def add(cases: Registry) -> None:
 
 
 def _attention(cases: Registry) -> None:
-    """A split prompt whose rows lie behind padding of the image."""
+    """Add a split prompt whose rows lie behind padding of the image."""
     for layout, n, rows, text in ((_SP, 64, 40, 60), (_USP, 128, 70, 120)):
         shape, tag = AttentionShape(n=n, logical_n=rows, text=text), f"logical{rows}of{n}_prompt{text}"
         cases.make("attention", "attention", replace(layout, prompt_layout="split"), shape, tag=tag)
@@ -70,7 +70,7 @@ def _models(cases: Registry) -> None:
 
 
 def _generation(cases: Registry) -> None:
-    """A text that ends at a stop token, a cache of 64 rows that grows, no drafter, and padding in the vocabulary."""
+    """Add a text that ends at a stop token, a cache of 64 rows that grows, no drafter, padding in the vocabulary."""
     for tag, shape in {
         "stopped": GenerationShape(prompts=4, max_new_tokens=12, stop=(3, 17, 36)),
         "growing": GenerationShape(prompts=1, least=30, text=30, max_new_tokens=21),

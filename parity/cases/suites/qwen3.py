@@ -23,7 +23,7 @@ def add(cases: Registry) -> None:
 
 
 def _ttnn(cases: Registry) -> None:
-    """The target cut over tp, the drafter whole on every device."""
+    """Add generation in TTNN: the target cut over tp, the drafter whole on every device."""
     for where in (("n300", "tp2"), ("bh-qb-1x4", "tp4")):
         cases.make("ttnn_generation", "dflash_tiny32", Layout(*where), _TTNN_SHAPE)
     uncached = replace(_TTNN_SHAPE, cache="none")

@@ -33,7 +33,7 @@ from parity.cases.oracles import oracle_of
 from parity.cases.oracles.forward_shapes import wrong_shapes
 from parity.cases.oracles.library import (
     blocks_of,
-    given_by,
+    defaults_of,
     library_class,
     library_defaults,
     library_model,
@@ -168,7 +168,7 @@ def unsaid_that_count(spec: ModelSpec, published: Published) -> list[str]:
     if spec.timing_only:
         return []
     kind = library_class(published.class_name)
-    none = {} if hasattr(kind, "config_class") else {n for n, x in given_by(kind.__init__).items() if x is None}
+    none = {} if hasattr(kind, "config_class") else {n for n, x in defaults_of(kind.__init__).items() if x is None}
     real = {field.name: field.default for field in dataclasses.fields(spec.config_class)}
     return [name for name in none if isinstance(real.get(name), float) and real[name] != 0.0]
 
