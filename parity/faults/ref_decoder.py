@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from parity.faults.around import at, instead
 from parity.faults.registry import fault
 from refsim.parallel.halo import ImageShards
 
-DECODER = "decoder"
 SP2_TP4 = Layout("t3k", "sp2_tp4")
 IMAGE = make_case(
     "vae_decoder", "sd35_vae_tiny", SP2_TP4, ModelShape((10, 13), 0, 1)
@@ -24,9 +24,10 @@ CHANNELS = make_case(
 VIDEO = make_case("vae_decoder", "cogvideox_vae_tiny", SP2_TP4, ModelShape((4, 10, 13), 0, 1))  # two chunks
 
 
-@fault(
-    DECODER,
-    IMAGE,
+decoder = partial(fault, "decoder", case=IMAGE)
+
+
+@decoder(
     "The neighbours' borders arrive in other buffers than those that are read.",
     "the ping-pong index of neighbor_pad's buffer flipped between allocation and use",
 )
@@ -35,16 +36,14 @@ def halo_arrives_elsewhere(original: Any, *args: Any, recvs: list[tuple[Tensor, 
     original(*args, recvs=[(torch.empty_like(border), source) for border, source in recvs], **rest)
 
 
-@fault(DECODER, IMAGE, "Every device pads its part with zeros itself.", "Conv2d's own padding left on in the port")
+@decoder("Every device pads its part with zeros itself.", "Conv2d's own padding left on in the port")
 @at("refsim.parallel.halo:neighbor_pad")
 def halo_missing(original: Any, device: Any, x: Tensor, group: Any, *, dim: int, by: int) -> Tensor:
     zeros = x.narrow(dim, 0, by) * 0
     return torch.cat([zeros, x, zeros], dim)
 
 
-@fault(
-    DECODER, IMAGE, "The borders of the neighbours are exchanged for each other.", "left and right semaphores swapped"
-)
+@decoder("The borders of the neighbours are exchanged for each other.", "left and right semaphores swapped")
 @at("refsim.parallel.halo:neighbor_pad")
 def halo_sides_swapped(original: Any, device: Any, x: Tensor, group: Any, *, dim: int, by: int) -> Tensor:
     wide = original(device, x, group, dim=dim, by=by)
@@ -52,7 +51,7 @@ def halo_sides_swapped(original: Any, device: Any, x: Tensor, group: Any, *, dim
     return torch.cat([after, x, before], dim)
 
 
-@fault(DECODER, IMAGE, "A border comes from one row too deep.", "neighbor_pad's offset counted from the halo")
+@decoder("A border comes from one row too deep.", "neighbor_pad's offset counted from the halo")
 @at("refsim.parallel.halo:neighbor_pad")
 def halo_a_row_too_deep(original: Any, device: Any, x: Tensor, group: Any, *, dim: int, by: int) -> Tensor:
     wide = original(device, x, group, dim=dim, by=min(2 * by, x.shape[dim]))
@@ -61,9 +60,7 @@ def halo_a_row_too_deep(original: Any, device: Any, x: Tensor, group: Any, *, di
     return torch.cat([wide.narrow(dim, 0, by), x, wide.narrow(dim, wide.shape[dim] - by, by)], dim)
 
 
-@fault(
-    DECODER, IMAGE, "The corners of the halo stay empty.", "both axes exchanged at once instead of one after the other"
-)
+@decoder("The corners of the halo stay empty.", "both axes exchanged at once instead of one after the other")
 @at("refsim.layers.convolution:exchange_halo")
 def halo_without_corners(original: Any, device: Any, x: Tensor, shards: Any, *, by: int = 1) -> Tensor:
     wide = original(device, x, shards, by=by)
@@ -73,9 +70,7 @@ def halo_without_corners(original: Any, device: Any, x: Tensor, shards: Any, *, 
     return wide
 
 
-@fault(
-    DECODER,
-    IMAGE,
+@decoder(
     "What lies in the padding goes into the convolutions.",
     "known-issues.md of tt-metal: W-padding has no mask in neighbor_pad, garbage into conv",
 )
@@ -84,30 +79,26 @@ def padding_not_masked(_: Any, device: Any, x: Any, shards: Any) -> Any:
     return x
 
 
-@fault(
-    DECODER, IMAGE, "GroupNorm takes every device's own statistics.", "GroupNorm of the part in place of the picture"
-)
+@decoder("GroupNorm takes every device's own statistics.", "GroupNorm of the part in place of the picture")
 @at("refsim.layers.group_norm:all_gather")
 def statistics_of_the_part(_: Any, device: Any, x: Any, group: Any, *, dim: Any) -> Any:
     return x
 
 
-@fault(DECODER, IMAGE, "GroupNorm's statistics are merged over one of both axes.", "cluster_axis of one axis only")
+@decoder("GroupNorm's statistics are merged over one of both axes.", "cluster_axis of one axis only")
 @at("refsim.layers.group_norm:all_gather")
 def statistics_over_one_axis(original: Any, device: Any, x: Tensor, group: Any, *, dim: int) -> Tensor:
     return x if group.name == "sp" else original(device, x, group, dim=dim)
 
 
-@fault(DECODER, IMAGE, "GroupNorm counts padding as pixels.", "statistics over the padded shape")
+@decoder("GroupNorm counts padding as pixels.", "statistics over the padded shape")
 @at("refsim.layers.group_norm:GroupNorm.__call__")
 def padding_counted(original: Any, self: Any, x: Tensor, shards: ImageShards) -> Tensor:
     with instead(ImageShards, "real", lambda shards, device: tuple(x.shape[-2:])):
         return original(self, x, shards)
 
 
-@fault(
-    DECODER, IMAGE, "GroupNorm merges means, and forgets how far apart they are.", "M2 summed without the cross term"
-)
+@decoder("GroupNorm merges means, and forgets how far apart they are.", "M2 summed without the cross term")
 @at("refsim.layers.group_norm:merge_statistics")
 def merge_without_the_cross_term(_: Any, stats: Tensor) -> Tensor:
     count, mean, m2 = stats.split(1, -1)
@@ -115,14 +106,14 @@ def merge_without_the_cross_term(_: Any, stats: Tensor) -> Tensor:
     return torch.cat([total, (count * mean).sum(0) / total.clamp(min=1), m2.sum(0)], -1)
 
 
-@fault(DECODER, VIDEO, "Every chunk of frames starts as if it were the first.", "conv_cache not handed on")
+@decoder("Every chunk of frames starts as if it were the first.", "conv_cache not handed on", case=VIDEO)
 @at("refsim.layers.convolution:CausalConv3d.__call__")
 def past_frames_forgotten(original: Any, self: Any, x: Tensor, shards: Any, stream: Any) -> Tensor:
     stream.past.pop(self._name, None)
     return original(self, x, shards, stream)
 
 
-@fault(DECODER, VIDEO, "The frames before the next chunk are kept one too early.", "cache cut at [-3:-1]")
+@decoder("The frames before the next chunk are kept one too early.", "cache cut at [-3:-1]", case=VIDEO)
 @at("refsim.layers.convolution:CausalConv3d.__call__")
 def past_frames_a_step_early(original: Any, self: Any, x: Tensor, shards: Any, stream: Any) -> Tensor:
     out = original(self, x, shards, stream)
@@ -132,22 +123,20 @@ def past_frames_a_step_early(original: Any, self: Any, x: Tensor, shards: Any, s
     return out
 
 
-@fault(DECODER, VIDEO, "Zeros stand before the first frame, not the first frame.", "Wan's causal padding in CogVideoX")
+@decoder("Zeros stand before the first frame, not the first frame.", "Wan's causal padding in CogVideoX", case=VIDEO)
 @at("refsim.layers.convolution:CausalConv3d.__init__")
 def zeros_before_the_first_frame(original: Any, self: Any, *args: Any, before: str = "zeros", **sizes: Any) -> None:
     original(self, *args, **sizes)
 
 
-@fault(
-    DECODER, CHANNELS, "Channels are gathered in another order than they were cut.", "all_gather over a reversed axis"
-)
+@decoder("Channels are gathered in another order than they were cut.", "all_gather over a reversed axis", case=CHANNELS)
 @at("refsim.layers.convolution:all_gather")
 def channels_gathered_backwards(original: Any, device: Any, x: Tensor, group: Any, *, dim: int) -> Tensor:
     return torch.cat(original(device, x, group, dim=dim).chunk(group.size, dim)[::-1], dim)
 
 
-@fault(
-    DECODER, CHANNELS, "Statistics of different groups of channels are merged over tp.", "GroupNorm told the mesh axis"
+@decoder(
+    "Statistics of different groups of channels are merged over tp.", "GroupNorm told the mesh axis", case=CHANNELS
 )
 @at("refsim.layers.group_norm:GroupNorm.__call__")
 def groups_merged_over_channels(original: Any, self: Any, x: Tensor, shards: ImageShards) -> Tensor:
@@ -156,8 +145,8 @@ def groups_merged_over_channels(original: Any, self: Any, x: Tensor, shards: Ima
         return original(self, x, replace(shards, columns=columns))
 
 
-@fault(
-    DECODER, CHANNELS, "Every member of tp holds the first channels' kernels.", "a weight mapper without the mesh axis"
+@decoder(
+    "Every member of tp holds the first channels' kernels.", "a weight mapper without the mesh axis", case=CHANNELS
 )
 @at("refsim.layers.convolution:shard_range")
 def kernels_of_the_first_member(_: Any, padded: Any, group: Any) -> Any:

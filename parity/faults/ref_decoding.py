@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,60 +15,56 @@ from refsim.layers import rope
 from refsim.models.qwen3_moe import decoder
 from refsim.runtime.tensor import MeshTensor
 
-DECODING = "decoding"
 TP2 = make_case("generation", "dflash_tiny", Layout("n300", "tp2"), GenerationShape(prompts=6))
 SIX = make_case("generation", "dflash_six_tiny", Layout("n300", "tp2"), GenerationShape(prompts=6))
 
 
-@fault(DECODING, TP2, "One proposal too many is accepted.", "acceptance loop that stops one late")
+decoding = partial(fault, "decoding", case=TP2)
+
+
+@decoding("One proposal too many is accepted.", "acceptance loop that stops one late")
 @at("refsim.pipelines.speculative:matching_prefix")
 def accept_one_too_many(original: Any, proposed: Tensor, best: Tensor) -> int:
     return min(original(proposed, best) + 1, len(proposed))
 
 
-@fault(DECODING, TP2, "Every proposal that matches counts, also behind one that does not.", "sum without cumprod")
+@decoding("Every proposal that matches counts, also behind one that does not.", "sum without cumprod")
 @at("refsim.pipelines.speculative:matching_prefix")
 def accept_behind_a_mismatch(_: Any, proposed: Any, best: Any) -> Any:
     return int((proposed == best[:-1]).sum())
 
 
-@fault(DECODING, TP2, "Right proposals are thrown away: tokens stay right, speed is lost.", "a = 0 always")
+@decoding("Right proposals are thrown away: tokens stay right, speed is lost.", "a = 0 always")
 @at("refsim.pipelines.speculative:matching_prefix")
 def accept_nothing(_: Any, proposed: Any, best: Any) -> Any:
     return 0
 
 
-@fault(
-    DECODING,
-    TP2,
-    "The target's cache keeps the rows of rejected tokens.",
-    "a cache that is not cropped",
-    says="out of step",
-)
+@decoding("The target's cache keeps the rows of rejected tokens.", "a cache that is not cropped", says="out of step")
 @at("refsim.pipelines.speculative:crop")
 def rejected_rows_kept(_: Any, cache: Any, rows: Any) -> Any:
     return None
 
 
-@fault(DECODING, TP2, "The drafter's cache keeps noise in the place of context.", "CACHE_NOISE=True as the default")
+@decoding("The drafter's cache keeps noise in the place of context.", "CACHE_NOISE=True as the default")
 @at("refsim.pipelines.speculative:DFlashDrafter.__init__")
 def noise_rows_kept(original: Any, self: Any, model: Any, target: Any, mode: str = "context") -> None:
     original(self, model, target, "noise")
 
 
-@fault(DECODING, TP2, "The block stands one position late.", "RoPE of the drafter from start + 1")
+@decoding("The block stands one position late.", "RoPE of the drafter from start + 1")
 @at("refsim.models.dflash.draft:text_rotary")
 def draft_position_off_by_one(original: Any, positions: Tensor, *rest: Any) -> Any:
     return original(torch.cat([positions[:-16], positions[-16:] + 1]), *rest)
 
 
-@fault(DECODING, TP2, "Every pass of the target starts at position 0.", "positions not offset by the cache")
+@decoding("Every pass of the target starts at position 0.", "positions not offset by the cache")
 @at("refsim.models.qwen3_moe.decoder:text_rotary")
 def target_positions_from_zero(original: Any, p: Any, *rest: Any) -> Any:
     return original(p - p[0], *rest)
 
 
-@fault(DECODING, TP2, "Hidden states come from one layer too early.", "hidden_states[id] instead of [id + 1]")
+@decoding("Hidden states come from one layer too early.", "hidden_states[id] instead of [id + 1]")
 @at("refsim.models.qwen3_moe.decoder:Qwen3MoeForCausalLM.hidden")
 def hidden_states_a_layer_early(
     original: Any, self: Any, ids: Tensor, cache: Any = None, keep: tuple[int, ...] = ()
@@ -79,20 +76,20 @@ def hidden_states_a_layer_early(
     return decoder.Hidden(found.last, torch.cat([before, found.kept[..., : -before.shape[-1]]], -1))
 
 
-@fault(DECODING, TP2, "The context is not normed before the layers.", "hidden_norm left out")
+@decoding("The context is not normed before the layers.", "hidden_norm left out")
 @at("refsim.models.dflash.draft:DFlashDraftModel.__init__")
 def context_not_normed(original: Any, self: Any, *args: Any) -> None:
     original(self, *args)
     self._context_norm = lambda x: x
 
 
-@fault(DECODING, TP2, "The block's own rows attend causally.", "is_causal left at the target's True")
+@decoding("The block's own rows attend causally.", "is_causal left at the target's True")
 @at("refsim.models.dflash.attention:grouped_attention")
 def draft_causal(original: Any, *args: Any, causal: bool) -> MeshTensor:
     return original(*args, causal=True)
 
 
-@fault(DECODING, TP2, "A verified row sees the one after it.", "mask of the last N of S rows off by one")
+@decoding("A verified row sees the one after it.", "mask of the last N of S rows off by one")
 @at("refsim.models.qwen3_moe.attention:grouped_attention")
 def verified_rows_see_ahead(_: Any, device: Any, *qkv: MeshTensor, causal: bool) -> MeshTensor:
     q, k, v = (x.local for x in qkv)
@@ -101,23 +98,22 @@ def verified_rows_see_ahead(_: Any, device: Any, *qkv: MeshTensor, causal: bool)
     return qkv[0].with_local(out)
 
 
-@fault(DECODING, TP2, "Keys are turned as neighbouring pairs.", "interleaved instead of half-split RoPE")
+@decoding("Keys are turned as neighbouring pairs.", "interleaved instead of half-split RoPE")
 @at("refsim.models.qwen3_moe.attention:rotate_halves")
 def rotary_pairs_are_neighbours(_: Any, *args: Any) -> Any:
     return rope.apply_rotary(*args)
 
 
-@fault(DECODING, TP2, "The best token is counted from the shard's first.", "argmax without the shard's offset")
+@decoding("The best token is counted from the shard's first.", "argmax without the shard's offset")
 @at("refsim.parallel.vocab:best_two")
 def argmax_without_offset(original: Any, logits: Any, first: Any) -> Any:
     return original(logits, 0)
 
 
-@fault(
-    DECODING,
-    SIX,
+@decoding(
     "Tokens that only pad the head may win.",
     "vocabulary padded to tiles, not masked",
+    case=SIX,
     says="the text encoder knows 0 to 5",
 )
 @at("refsim.models.qwen3_moe.decoder:vocab_argmax")
@@ -125,7 +121,7 @@ def padded_tokens_compete(original: Any, device: Any, logits: Any, vocab_size: i
     return original(device, logits, logits.local.shape[-1] * device.groups["tp"].size)
 
 
-@fault(DECODING, TP2, "The chosen experts' weights do not sum to one.", "norm_topk_prob ignored")
+@decoding("The chosen experts' weights do not sum to one.", "norm_topk_prob ignored")
 @at("refsim.models.qwen3_moe.experts:Qwen3MoeSparseMoeBlock.route")
 def experts_not_normalised(original: Any, self: Any, tokens: Tensor) -> Any:
     weight, expert = original(self, tokens)
@@ -133,22 +129,20 @@ def experts_not_normalised(original: Any, self: Any, tokens: Tensor) -> Any:
     return every.gather(-1, expert).to(weight.dtype), expert
 
 
-@fault(DECODING, TP2, "Only the best expert of each token runs.", "top-1 of a top-k router")
+@decoding("Only the best expert of each token runs.", "top-1 of a top-k router")
 @at("refsim.models.qwen3_moe.experts:Qwen3MoeSparseMoeBlock.route")
 def one_expert_only(original: Any, self: Any, tokens: Tensor) -> Any:
     weight, expert = original(self, tokens)
     return weight[:, :1], expert[:, :1]
 
 
-@fault(DECODING, TP2, "Query heads use the next group's keys.", "key-value heads repeated in the wrong order")
+@decoding("Query heads use the next group's keys.", "key-value heads repeated in the wrong order")
 @at("refsim.models.qwen3_moe.attention:grouped_attention")
 def wrong_key_value_head(original: Any, device: Any, q: MeshTensor, *kv: MeshTensor, causal: bool) -> MeshTensor:
     return original(device, q, *(x.map("roll", lambda y: y.roll(1, 1)) for x in kv), causal=causal)
 
 
-@fault(
-    DECODING,
-    TP2,
+@decoding(
     "The hidden state of the last accepted token is not handed on.",
     "context of a rows instead of a + 1",
     says="out of step",

@@ -51,9 +51,13 @@ def register(fault: Fault) -> Fault:
 
 
 def fault(
-    family: str, case: Case, sentence: str, mistake: str = "", *, says: str | None = None
+    family: str, sentence: str, mistake: str = "", *, case: Case, says: str | None = None
 ) -> Callable[[Callable[[], Patch]], Callable[[], Patch]]:
-    """Register the decorated function as a fault named after it, of the backend of its case (see :class:`Fault`)."""
+    """Register the decorated function as a fault named after it, of the backend of its case (see :class:`Fault`).
+
+    A module of faults makes a decorator for each family, ``merge = partial(fault, "merge", case=RING)``; ``case`` is
+    the one that most faults of the family are put into.
+    """
     backend, prefix = ("ttnn-mock", "ttnn-") if case.backends == "ttnn" else ("cpu", "")
 
     def decorate(inject: Callable[[], Patch]) -> Callable[[], Patch]:

@@ -3,71 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from parity.faults.around import at
 from parity.faults.registry import fault
 from parity.faults.ttnn.cases import SP2, SP2_SPLIT, SP2_TP4, TP2, ULYSSES, USP
 
-PADDING, JOINT, MERGE, EXCHANGE = "padding", "joint", "merge", "exchange"
+padding = partial(fault, "padding", case=SP2_TP4)
+joint = partial(fault, "joint", case=SP2)
+merge = partial(fault, "merge", case=SP2)
+exchange = partial(fault, "exchange", case=ULYSSES)
 
 
-@fault(
-    PADDING,
-    SP2_TP4,
-    "logical_n is one tile too many: 32 keys of padding count.",
-    "logical_n rounded up to whole tiles once more",
-)
+@padding("logical_n is one tile too many: 32 keys of padding count.", "logical_n rounded up to whole tiles once more")
 @at("tt_impl.parallel.usp:ring_attention")
 def logical_n_one_tile_more(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
     return original(ctx, qkv, prompt, logical_n=logical_n + 32, **more)
 
 
-@fault(
-    PADDING,
-    SP2_TP4,
-    "logical_n is one tile too few: the last 32 keys are masked.",
-    "logical_n rounded down to whole tiles",
-)
+@padding("logical_n is one tile too few: the last 32 keys are masked.", "logical_n rounded down to whole tiles")
 @at("tt_impl.parallel.usp:ring_attention")
 def logical_n_one_tile_less(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
     return original(ctx, qkv, prompt, logical_n=logical_n - 32, **more)
 
 
-@fault(
-    PADDING,
-    SP2_TP4,
-    "logical_n is the padded number of tokens: no key of padding is masked.",
-    "logical_n read from the tensor's shape",
+@padding(
+    "logical_n is the padded number of tokens: no key of padding is masked.", "logical_n read from the tensor's shape"
 )
 @at("tt_impl.parallel.usp:ring_attention")
 def logical_n_padded(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
     return original(ctx, qkv, prompt, logical_n=qkv[0].shape[2] * ctx.ring, **more)
 
 
-@fault(PADDING, ULYSSES, "Ulysses attends to the rows of padding.", "rows of padding not cut after the all_to_all")
+@padding("Ulysses attends to the rows of padding.", "rows of padding not cut after the all_to_all", case=ULYSSES)
 @at("tt_impl.parallel.usp:_local")
 def ulysses_padding_not_cut(original: Callable, ctx: Any, qkv: Any, prompt: Any, **tokens: Any) -> Any:
     return original(ctx, qkv, prompt, logical_n=qkv[0].shape[2])
 
 
-@fault(
-    JOINT,
-    SP2,
-    "joint_strategy is front.",
-    "the other value of an option of the ring's operation",
-    says="joint_strategy|rear",
-)
+@joint("joint_strategy is front.", "the other value of an option of the ring's operation", says="joint_strategy|rear")
 @at("ttnn:transformer.ring_joint_scaled_dot_product_attention")
 def joint_strategy_front(original: Callable, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **(kwargs | {"joint_strategy": "front"}))
 
 
-@fault(
-    JOINT,
-    TP2,
+@joint(
     "The prompt comes out in front and is split off as if it were at the rear.",
     "diffusers concatenates some models' prompts in front",
+    case=TP2,
 )
 @at("tt_impl.parallel.usp:_local")
 def joint_at_the_front(original: Callable, ctx: Any, qkv: Any, prompt: Any, **tokens: Any) -> Any:
@@ -78,26 +62,23 @@ def joint_at_the_front(original: Callable, ctx: Any, qkv: Any, prompt: Any, **to
     return whole[:, :, : out.shape[2]], whole[:, :, out.shape[2] :]
 
 
-@fault(JOINT, SP2, "Image tokens do not attend to the prompt.", "the joint tensors handed over for one stream only")
+@joint("Image tokens do not attend to the prompt.", "the joint tensors handed over for one stream only")
 @at("tt_impl.parallel.usp:ring_attention")
 def joint_missing(original: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
     return original(ctx, qkv, None, **more)[0], original(ctx, qkv, prompt, **more)[1]
 
 
-@fault(
-    JOINT,
-    SP2_SPLIT,
+@joint(
     "A prompt that is cut over sp is taken for one that every device holds.",
     "its length not handed on to attention",
+    case=SP2_SPLIT,
 )
 @at("tt_impl.layers.attention:joint_attention")
 def joint_split_taken_for_whole(original: Callable, *args: Any, logical_l: int | None = None, **more: Any) -> Any:
     return original(*args, **more)
 
 
-@fault(
-    MERGE,
-    SP2,
+@merge(
     "No merge over the ring: each device attends to its own shard and the prompt only.",
     "joint attention of one device used on a sequence that is sharded",
     says="devices that should hold the same tensor differ in it",
@@ -114,9 +95,7 @@ def no_lse_merge(_: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> A
     )
 
 
-@fault(
-    MERGE, SP2, "Shards are merged with equal weight instead of by their log-sum-exp.", "outputs of the steps averaged"
-)
+@merge("Shards are merged with equal weight instead of by their log-sum-exp.", "outputs of the steps averaged")
 @at("tt_impl.parallel.usp:ring_attention")
 def lse_merge_averaged(_: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
     import ttnn
@@ -138,9 +117,7 @@ def lse_merge_averaged(_: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_
     return tuple(ttnn.multiply(ttnn.add(a, b), 0.5) for a, b in zip(*outs, strict=True))
 
 
-@fault(
-    EXCHANGE,
-    ULYSSES,
+@exchange(
     "The two dims of Ulysses' all_to_all change places.",
     "in_dim and out_dim exchanged",
     says="ttnn.slice on .* must be less than or equal to the shape of the tensor",
@@ -150,29 +127,25 @@ def ulysses_dims_swapped(original: Callable, ctx: Any, x: Any, *, gather: int, c
     return original(ctx, x, gather=cut, cut=gather)
 
 
-@fault(
-    EXCHANGE,
-    ULYSSES,
-    "Every device takes the first share of the prompt's heads.",
-    "a slice where a partition over the devices is meant",
+@exchange(
+    "Every device takes the first share of the prompt's heads.", "a slice where a partition over the devices is meant"
 )
 @at("ttnn:mesh_partition")
 def ulysses_prompt_heads_of_one(original: Callable, x: Any, *, dim: int, cluster_axis: int) -> Any:
     return x[:, : x.shape[dim] // x.device().shape[cluster_axis]]
 
 
-@fault(
-    EXCHANGE,
-    USP,
+@exchange(
     "The shards of USP lie row by row, not in the order of the ring, so the mask hits real keys.",
     "shards dealt in the order of device ids",
+    case=USP,
 )
 @at("tt_impl.parallel.context:Context._in_device_order")
 def usp_shards_in_device_order(original: Callable, self: Any, x: Any, dim: Any, *, back: Any = False) -> Any:
     return x
 
 
-@fault(EXCHANGE, USP, "V travels the ring one shard behind K.", "two gathers on one semaphore, of which one is late")
+@exchange("V travels the ring one shard behind K.", "two gathers on one semaphore, of which one is late", case=USP)
 @at("tt_impl.parallel.usp:ring_attention")
 def usp_v_behind_k(original: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
     import ttnn

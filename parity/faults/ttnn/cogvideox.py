@@ -10,8 +10,6 @@ from parity.cases import BlockShape, Case, Layout, ModelShape, make_case
 from parity.faults.around import Patch, around, at, instead
 from parity.faults.registry import fault
 
-STREAMS, POSITIONS, PATCHES = "streams", "positions", "patches"
-
 
 def video_block(layout: Layout, text: int = 29) -> Case:
     """175 video tokens, a box of 5 x 5 x 7."""
@@ -29,9 +27,12 @@ USP24 = video_block(Layout("t3k", "sp8", "usp", 2, 4))  # 3 heads on 4 devices: 
 TABLE, ROTARY, DEEP = _whole("2b", 3), _whole("5b", 3), _whole("15", 4)
 
 
-@fault(
-    STREAMS,
-    SP2,
+streams = partial(fault, "streams", case=SP2)
+positions = partial(fault, "positions", case=SP2)
+patches = partial(fault, "patches", case=ROTARY)
+
+
+@streams(
     "The video gets the prompt's shift, scale and gate, and the prompt the video's.",
     "the six chunks of the modulation read prompt first",
 )
@@ -41,26 +42,21 @@ def modulation_of_the_other_stream(original: Callable, self: Any, time: Any) -> 
     return [*six[3:], *six[:3]]
 
 
-@fault(STREAMS, SP2, "Shift and scale of every norm change places.", "SD3.5's last norm has them in the other order")
+@streams("Shift and scale of every norm change places.", "SD3.5's last norm has them in the other order")
 @at("tt_impl.layers.norm:DistributedLayerNorm.modulated")
 def modulation_scale_first(original: Callable, self: Any, x: Any, *by: Any) -> Any:
     return original(self, x, *((factor, shift) for shift, factor in by))
 
 
-@fault(
-    STREAMS,
-    USP22,
-    "The block's norms have no weight and no bias.",
-    "the norm of SD3.5, which has none, used for CogVideoX",
+@streams(
+    "The block's norms have no weight and no bias.", "the norm of SD3.5, which has none, used for CogVideoX", case=USP22
 )
 @at("tt_impl.layers.norm:DistributedLayerNorm.__init__")
 def norms_without_affine(original: Callable, self: Any, ctx: Any, *, affine: Any, **more: Any) -> None:
     original(self, ctx, **more)
 
 
-@fault(
-    STREAMS,
-    SP2,
+@streams(
     "Queries and keys are normalised over the features of all heads instead of those of one.",
     "Wan's norm, which stands before the heads are split",
 )
@@ -82,9 +78,7 @@ def _over_all_heads(norm: Any, y: Any) -> Any:
     return ttnn.add(ttnn.multiply(narrow, norm._affine["weight"]), norm._affine["bias"])
 
 
-@fault(
-    POSITIONS,
-    SP2,
+@positions(
     "The prompt's queries and keys are turned as the video's are.",
     "one rotation of the concatenated streams",
     says="devices that should hold the same tensor differ in it",
@@ -104,11 +98,8 @@ def rotary_on_the_prompt() -> Patch:
     return around(_Attention, "project", project)
 
 
-@fault(
-    POSITIONS,
-    SP2,
-    "Rows turn what columns should, and the other way round.",
-    "(time, width, height) instead of (time, height, width)",
+@positions(
+    "Rows turn what columns should, and the other way round.", "(time, width, height) instead of (time, height, width)"
 )
 @at("tt_impl.models.cogvideox.embeddings:rotary_angles")
 def rotary_axes_swapped(original: Callable, positions: Any, features: Any) -> Any:
@@ -116,22 +107,16 @@ def rotary_axes_swapped(original: Callable, positions: Any, features: Any) -> An
     return original((frames, columns, rows), features)
 
 
-@fault(
-    POSITIONS,
-    SP2,
-    "Time turns three eighths of a head and the width a quarter.",
-    "the features dealt to the axes from the end",
-)
+@positions("Time turns three eighths of a head and the width a quarter.", "the features dealt to the axes from the end")
 @at("tt_impl.models.cogvideox.embeddings:rotary_angles")
 def rotary_features_dealt_from_the_end(original: Callable, positions: Any, features: Any) -> Any:
     return original(positions, features[::-1])
 
 
-@fault(
-    POSITIONS,
-    USP24,
+@positions(
     "Every device turns its tokens by the positions of its neighbour's.",
     "tables dealt from the second shard on",
+    case=USP24,
 )
 @at("tt_impl.models.cogvideox.embeddings:pair_rotary")
 def rotary_of_the_next_shard(original: Callable, ctx: Any, angles: Any, *, split: bool) -> Any:
@@ -140,14 +125,14 @@ def rotary_of_the_next_shard(original: Callable, ctx: Any, angles: Any, *, split
     return original(ctx, torch.roll(angles, -(len(angles) // ctx.sp), 0), split=split)
 
 
-@fault(POSITIONS, TABLE, "2b's table has height before width.", "the order of 5b's rotation used for the table")
+@positions("2b's table has height before width.", "the order of 5b's rotation used for the table", case=TABLE)
 @at("tt_impl.models.cogvideox.embeddings:rotary_angles")
 def table_axes_swapped(original: Callable, positions: Any, features: Any) -> Any:
     frames, rows, columns = positions
     return original((frames, columns, rows), features)
 
 
-@fault(POSITIONS, TABLE, "Every device adds the first shard's positions.", "positions computed from the local row")
+@positions("Every device adds the first shard's positions.", "positions computed from the local row", case=TABLE)
 @at("tt_impl.models.cogvideox.embeddings:put_tokens")
 def table_of_local_rows(original: Callable, ctx: Any, x: Any, *, tp_dim: int | None = None) -> Any:
     import torch
@@ -158,31 +143,23 @@ def table_of_local_rows(original: Callable, ctx: Any, x: Any, *, tp_dim: int | N
     return original(ctx, x, tp_dim=tp_dim)
 
 
-@fault(
-    PATCHES,
-    ROTARY,
-    "Patches come with the channels last, as pixels lie.",
-    "rows and columns of a patch flattened before its channels",
+@patches(
+    "Patches come with the channels last, as pixels lie.", "rows and columns of a patch flattened before its channels"
 )
 @at("tt_impl.models.cogvideox.embeddings:put_tokens")
 def patches_channels_last(original: Callable, ctx: Any, x: Any, **more: Any) -> Any:
     return original(ctx, x.unflatten(2, (-1, 2, 2)).movedim(2, -1).flatten(2), **more)
 
 
-@fault(
-    PATCHES,
-    DEEP,
-    "1.5's patches have their frames outermost.",
-    "channels and frames of a deep patch in the latent's order",
+@patches(
+    "1.5's patches have their frames outermost.", "channels and frames of a deep patch in the latent's order", case=DEEP
 )
 @at("tt_impl.models.cogvideox.embeddings:put_tokens")
 def patches_frames_outermost(original: Callable, ctx: Any, x: Any, **more: Any) -> Any:
     return original(ctx, x.unflatten(2, (-1, 2, 2, 2)).transpose(2, 3).flatten(2), **more)
 
 
-@fault(
-    PATCHES,
-    ROTARY,
+@patches(
     "Rows and columns within a patch change places in the answer.",
     "patches taken apart by another order than they were made",
 )

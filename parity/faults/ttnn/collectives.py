@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,8 +11,6 @@ import torch
 from parity.faults.around import Patch, at, instead
 from parity.faults.registry import fault
 from parity.faults.ttnn.cases import SP2_TP2, SP2_TP4, TP2
-
-COLLECTIVES, NORMS, MODULATION = "collectives", "norms", "modulation"
 
 
 def _gathering(gather: Callable[[Any, Any], Any]) -> Patch:
@@ -24,19 +23,21 @@ def _gathering(gather: Callable[[Any, Any], Any]) -> Patch:
     return instead(linear, "gather_matmul", gather_matmul)
 
 
-@fault(
-    COLLECTIVES,
-    SP2_TP2,
+collectives = partial(fault, "collectives", case=TP2)
+norms = partial(fault, "norms", case=TP2)
+modulation = partial(fault, "modulation", case=TP2)
+
+
+@collectives(
     "Features are gathered along the sequence axis of the mesh.",
     "cluster_axis of the other parallelism, on a square mesh where every shape still fits",
+    case=SP2_TP2,
 )
 def gather_on_the_wrong_axis() -> Patch:
     return _gathering(lambda ctx, x: ctx.ccl.all_gather(x, dim=3, axis=1 - ctx.tp_axis))
 
 
-@fault(
-    COLLECTIVES,
-    TP2,
+@collectives(
     "Rows instead of features are gathered.",
     "dim of all_gather left at that of the sequence",
     says="inner dimensions must match",
@@ -45,11 +46,10 @@ def gather_on_the_wrong_dim() -> Patch:
     return _gathering(lambda ctx, x: ctx.ccl.all_gather(x, dim=2, axis=ctx.tp_axis))
 
 
-@fault(
-    COLLECTIVES,
-    SP2_TP2,
+@collectives(
     "Partial sums are reduced along the sequence axis of the mesh.",
     "cluster_axis of the other parallelism, on a square mesh where every shape still fits",
+    case=SP2_TP2,
     says="devices that should hold the same tensor differ in it",
 )
 @at("tt_impl.layers.linear:reduce_scatter_features")
@@ -57,9 +57,7 @@ def reduce_on_the_wrong_axis(_: Callable, ctx: Any, x: Any) -> Any:
     return ctx.ccl.reduce_scatter(x, dim=3, axis=1 - ctx.tp_axis)
 
 
-@fault(
-    COLLECTIVES,
-    TP2,
+@collectives(
     "No reduce_scatter: every device keeps its lanes of its own partial sum.",
     "a row-parallel linear followed by a plain partition, whose shape is the same",
 )
@@ -70,9 +68,7 @@ def reduce_scatter_missing(_: Callable, ctx: Any, x: Any) -> Any:
     return ttnn.mesh_partition(x, dim=3, cluster_axis=ctx.tp_axis)
 
 
-@fault(
-    COLLECTIVES,
-    TP2,
+@collectives(
     "Partial sums are reduced twice, which makes them tp times too large.",
     "an all_reduce in the layer and another one in the block that calls it",
 )
@@ -83,9 +79,7 @@ def reduced_twice(original: Callable, ctx: Any, x: Any) -> Any:
     return original(ctx, gather_features(ctx, original(ctx, x)))
 
 
-@fault(
-    COLLECTIVES,
-    TP2,
+@collectives(
     "The bias is added before the reduction, tp times.",
     "the same bias handed to every member's matmul in a row-parallel layer",
 )
@@ -95,15 +89,13 @@ def bias_before_the_reduction(original: Callable, ctx: Any, x: torch.Tensor, **w
     return original(ctx, own.repeat(1, 1, 1, ctx.tp) if x.shape[2] == 1 else x, **where)
 
 
-@fault(COLLECTIVES, TP2, "The bias of row-parallel linears is forgotten.", "a bias loaded and never added")
+@collectives("The bias of row-parallel linears is forgotten.", "a bias loaded and never added")
 @at("tt_impl.parallel.context:Context.put", within="tt_impl.layers.linear:RowParallelLinear.__init__")
 def bias_forgotten(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
     return original(ctx, x * 0 if x.shape[2] == 1 else x, **where)
 
 
-@fault(
-    NORMS,
-    TP2,
+@norms(
     "Statistics of the layer norm are not gathered: each device normalises its own lanes.",
     "a distributed norm without its all_gather",
     says="stats|width|shape",
@@ -113,9 +105,7 @@ def norm_statistics_local(_: Callable, ctx: Any, stats: Any) -> Any:
     return stats
 
 
-@fault(
-    NORMS,
-    TP2,
+@norms(
     "Every device takes the first device's statistics of the layer norm for everyone's.",
     "a broadcast where an all_gather is meant",
 )
@@ -126,11 +116,10 @@ def norm_statistics_of_one(_: Callable, ctx: Any, stats: Any) -> Any:
     return ttnn.concat([stats] * ctx.tp, 3)
 
 
-@fault(
-    NORMS,
-    SP2_TP4,
+@norms(
     "The layer norm divides by the number of padded lanes.",
     "192 features in 256 lanes (2432 in 2560 in the large model), the mean taken over all of them",
+    case=SP2_TP4,
 )
 @at("tt_impl.layers.norm:DistributedLayerNorm.__init__")
 def norm_counts_padding(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
@@ -138,7 +127,7 @@ def norm_counts_padding(original: Callable, self: Any, *args: Any, **kwargs: Any
     self._correction = 1.0
 
 
-@fault(MODULATION, TP2, "The gate of attention is forgotten.", "a residual added without its gate")
+@modulation("The gate of attention is forgotten.", "a residual added without its gate")
 @at("tt_impl.layers.modulation:Modulation.__call__")
 def gate_forgotten(original: Callable, self: Any, time: Any) -> list:
     import ttnn
@@ -147,16 +136,14 @@ def gate_forgotten(original: Callable, self: Any, time: Any) -> list:
     return [shift, scale, ttnn.add(ttnn.multiply(gate, 0.0), 1.0), *rest]
 
 
-@fault(MODULATION, TP2, "Shift and scale change places.", "another model's order of chunks")
+@modulation("Shift and scale change places.", "another model's order of chunks")
 @at("tt_impl.layers.modulation:Modulation.__call__")
 def shift_and_scale_swapped(original: Callable, self: Any, time: Any) -> list:
     shift, scale, *rest = original(self, time)
     return [scale, shift, *rest]
 
 
-@fault(
-    MODULATION,
-    TP2,
+@modulation(
     "The modulation's chunks are cut over tp as they lie in the checkpoint, not lane by lane.",
     "a fused projection sharded without a reshuffle",
 )
@@ -165,24 +152,19 @@ def modulation_reshuffle_omitted(original: Callable, ctx: Any, x: torch.Tensor, 
     return original(ctx, x.unflatten(3, (ctx.tp, 6, -1)).transpose(3, 4).flatten(3), **where)
 
 
-@fault(MODULATION, TP2, "Scales are taken for 1 + scale.", "the 1 that is part of a bias, left out of the bias")
+@modulation("Scales are taken for 1 + scale.", "the 1 that is part of a bias, left out of the bias")
 @at("tt_impl.layers.modulation:Modulation.__init__")
 def scale_without_its_one(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     original(self, *args, **(kwargs | {"scales": ()}))
 
 
-@fault(
-    MODULATION,
-    TP2,
-    "Stream and result change places: stream * gate + result.",
-    "the operands of addcmul in another order",
-)
+@modulation("Stream and result change places: stream * gate + result.", "the operands of addcmul in another order")
 @at("tt_impl.layers.linear:add_gated")
 def gate_on_the_stream(original: Callable, onto: Any, result: Any) -> Any:
     return original(type(onto)(result, onto.gate), onto.stream)
 
 
-@fault(COLLECTIVES, TP2, "The activation is lost with the op it is fused into.", "fused_activation never handed on")
+@collectives("The activation is lost with the op it is fused into.", "fused_activation never handed on")
 @at("tt_impl.layers.linear:matmul", "tt_impl.layers.linear:gather_matmul")
 def activation_not_handed_on(original: Callable, *args: Any, activation: Any = None, **more: Any) -> Any:
     return original(*args, **more)

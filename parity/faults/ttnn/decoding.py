@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,15 +12,15 @@ from parity.cases import GenerationShape, Layout, make_case
 from parity.faults.around import at
 from parity.faults.registry import fault
 
-DECODING = "decoding"
 TP4 = make_case(
     "ttnn_generation", "dflash_tiny32", Layout("bh-qb-1x4", "tp4"), GenerationShape(prompts=2, text=7, max_new_tokens=6)
 )
 
 
-@fault(
-    DECODING,
-    TP4,
+decoding = partial(fault, "decoding", case=TP4)
+
+
+@decoding(
     "The drafter's cache keeps the noise rows.",
     "one concat for context and noise, stored",
     says="the drafter's cache has .* rows before position",
@@ -32,25 +33,25 @@ def cache_keeps_noise(original: Callable, self: Any, noise: Any, context: Any, r
     return out
 
 
-@fault(DECODING, TP4, "Rows behind the prompt stand one position late.", "cache length counted with the new row")
+@decoding("Rows behind the prompt stand one position late.", "cache length counted with the new row")
 @at("tt_impl.models.qwen3_moe.decoder:text_rotary")
 def target_position_off_by_one(original: Callable, ctx: Any, positions: torch.Tensor, *rest: Any) -> Any:
     return original(ctx, positions + 1 if positions[0] else positions, *rest)
 
 
-@fault(DECODING, TP4, "The block stands one position late.", "RoPE of the drafter's noise from start + 1")
+@decoding("The block stands one position late.", "RoPE of the drafter's noise from start + 1")
 @at("tt_impl.models.dflash.draft:text_rotary")
 def draft_position_off_by_one(original: Callable, ctx: Any, positions: torch.Tensor, *rest: Any) -> Any:
     return original(ctx, positions + 1 if len(positions) == 16 else positions, *rest)
 
 
-@fault(DECODING, TP4, "The best token is counted from the shard's first.", "argmax without the shard's offset")
+@decoding("The best token is counted from the shard's first.", "argmax without the shard's offset")
 @at("tt_impl.parallel.vocab:VocabArgmax.first_tokens")
 def argmax_without_offset(_: Callable, self: Any, local: Any) -> Any:
     return torch.zeros(self._ctx.tp)
 
 
-@fault(DECODING, TP4, "The experts' partial sums are not reduced.", "all-reduce forgotten behind the down projection")
+@decoding("The experts' partial sums are not reduced.", "all-reduce forgotten behind the down projection")
 @at("tt_impl.models.qwen3_moe.experts:reduce_scatter_features")
 def experts_not_reduced(original: Callable, ctx: Any, x: Any) -> Any:
     import ttnn

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from parity.cases import GenerationShape, Layout, make_case
 from parity.faults.around import Patch, around, at
 from parity.faults.registry import fault
 
-PAGES = "paged cache"
 TP2 = make_case(
     "ttnn_generation",
     "dflash_two_tiny32",
@@ -19,13 +19,16 @@ TP2 = make_case(
 )
 
 
-@fault(PAGES, TP2, "Attention reads a user's first two pages in the wrong order.", "a page table sorted by page")
+pages = partial(fault, "paged cache", case=TP2)
+
+
+@pages("Attention reads a user's first two pages in the wrong order.", "a page table sorted by page")
 @at("tt_impl.layers.paged_cache:PagePool.on_device")
 def pages_swapped(original: Callable, self: Any, table: list[int], users: int) -> Any:
     return original(self, table if users == 1 else [*table[1:2], *table[:1], *table[2:]], users)
 
 
-@fault(PAGES, TP2, "Attention reads the first page of the user before.", "page tables indexed by a row that was reused")
+@pages("Attention reads the first page of the user before.", "page tables indexed by a row that was reused")
 def page_of_another_user() -> Patch:
     from tt_impl.layers.paged_cache import PagePool
 
@@ -39,7 +42,7 @@ def page_of_another_user() -> Patch:
     return around(PagePool, "on_device", other)
 
 
-@fault(PAGES, TP2, "The page table on the device is the one from before the last page was taken.", "table sent once")
+@pages("The page table on the device is the one from before the last page was taken.", "table sent once")
 def stale_page_table() -> Patch:
     from tt_impl.layers.paged_cache import PagePool
 
@@ -55,45 +58,43 @@ def stale_page_table() -> Patch:
     return around(PagePool, "on_device", stale)
 
 
-@fault(PAGES, TP2, "New rows are written one place late.", "the cache's length counted with the new row")
+@pages("New rows are written one place late.", "the cache's length counted with the new row")
 @at("tt_impl.layers.paged_cache:PagedKVCache._update")
 def row_written_one_late(original: Callable, self: Any, piles: Any, new: Any, first: int) -> None:
     original(self, piles, new, first + 1)
 
 
-@fault(PAGES, TP2, "Pages are taken as if one held twice its rows.", "block size of the pool and of the table differ")
+@pages("Pages are taken as if one held twice its rows.", "block size of the pool and of the table differ")
 @at("tt_impl.layers.paged_cache:PagePool.reserve")
 def page_size_doubled(original: Callable, self: Any, table: list[int], rows: int) -> None:
     original(self, table, -(-rows // 2))
 
 
-@fault(PAGES, TP2, "The prompt's last row is not filled in.", "the fill ends at the row that is decoded next")
+@pages("The prompt's last row is not filled in.", "the fill ends at the row that is decoded next")
 @at("tt_impl.layers.paged_cache:PagedKVCache._fill")
 def fill_short_by_one(original: Callable, self: Any, piles: Any, new: Any) -> None:
     original(self, piles, tuple(x[:, :, : x.shape[2] - 1] for x in new))
 
 
-@fault(PAGES, TP2, "New values are written over the keys.", "one buffer for keys and values of the update")
+@pages("New values are written over the keys.", "one buffer for keys and values of the update")
 @at("tt_impl.layers.paged_cache:PagedKVCache._update")
 def values_over_keys(original: Callable, self: Any, piles: Any, new: Any, first: int) -> None:
     original(self, (piles[0], piles[0]), new, first)
 
 
-@fault(PAGES, TP2, "A row does not see itself.", "position of the last row that is there before it")
+@pages("A row does not see itself.", "position of the last row that is there before it")
 @at("tt_impl.layers.paged_cache:PagedKVCache._decode")
 def position_one_early(original: Callable, self: Any, ctx: Any, query: Any, piles: Any, first: int) -> Any:
     return original(self, ctx, query, piles, first - 1)
 
 
-@fault(PAGES, TP2, "All layers keep their rows in the first one's pages.", "pages allocated once instead of per layer")
+@pages("All layers keep their rows in the first one's pages.", "pages allocated once instead of per layer")
 @at("tt_impl.layers.paged_cache:PagePool.piles")
 def layers_share_pages(original: Callable, self: Any, layer: int, like: Any) -> Any:
     return original(self, 0, like)
 
 
-@fault(
-    PAGES,
-    TP2,
+@pages(
     "Rejected rows stay in the pages.",
     "a cache that is only cropped where it is contiguous",
     says="the target's cache has .* rows before position",

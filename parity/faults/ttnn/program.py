@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,12 +12,13 @@ from parity.faults.around import Patch, around, at, instead
 from parity.faults.registry import fault
 from parity.faults.ttnn.cases import CFG2, SP2_DUAL, SP2_TP4, TP2, WHOLE_SP2
 
-CFG, POSITIONS, BUFFERS, RESOURCES = "cfg", "positions", "buffers", "resources"
+cfg = partial(fault, "cfg", case=CFG2)
+positions = partial(fault, "positions", case=WHOLE_SP2)
+buffers = partial(fault, "buffers", case=SP2_DUAL)
+resources = partial(fault, "resources", case=TP2)
 
 
-@fault(
-    CFG,
-    CFG2,
+@cfg(
     "The cfg groups are swapped: the first one gets the positive half.",
     "the other convention of the order of negative and positive",
 )
@@ -24,7 +26,7 @@ def cfg_groups_swapped() -> Patch:
     return _cfg_inputs([1, 0])
 
 
-@fault(CFG, CFG2, "Both cfg groups get the negative half.", "the batch replicated over submeshes instead of cut")
+@cfg("Both cfg groups get the negative half.", "the batch replicated over submeshes instead of cut")
 def cfg_groups_alike() -> Patch:
     return _cfg_inputs([0, 0])
 
@@ -40,9 +42,7 @@ def _cfg_inputs(order: list[int]) -> Patch:
     return around(transformer, "program", program)
 
 
-@fault(
-    POSITIONS,
-    WHOLE_SP2,
+@positions(
     "Every device adds the first rows of the positional table.",
     "a table cropped to the shard's length and not cut over sp",
 )
@@ -60,9 +60,7 @@ def positions_not_cut(original: Callable, self: Any, latent: torch.Tensor) -> An
         return original(self, latent)
 
 
-@fault(
-    BUFFERS,
-    SP2_DUAL,
+@buffers(
     "One buffer instead of a ping-pong pair.",
     "memory saved by halving the persistent buffers",
     says="buffer 0 .* may still read it",
@@ -73,11 +71,10 @@ def single_buffer() -> Patch:
     return instead(manager, "SLOTS", 1)
 
 
-@fault(
-    BUFFERS,
-    TP2,
+@buffers(
     "A gather's reader takes the buffer of the gather before.",
     "the ping-pong index advanced before the read instead of after it",
+    case=TP2,
 )
 @at("tt_impl.parallel.manager:CCLManager._all_gather")
 def stale_buffer(original: Callable, self: Any, x: Any, buffer: Any, **more: Any) -> Any:
@@ -85,9 +82,7 @@ def stale_buffer(original: Callable, self: Any, x: Any, buffer: Any, **more: Any
     return next(b for pair in self._buffers.values() if any(c is buffer for c in pair) for b in pair if b is not buffer)
 
 
-@fault(
-    RESOURCES,
-    TP2,
+@resources(
     "Four Ethernet links are asked for where the mesh has one.",
     "num_links of a larger product",
     says="asks for 4 links, but n300",
@@ -98,11 +93,10 @@ def links_beyond_the_mesh(original: Callable, self: Any, *args: Any, **kwargs: A
     self.num_links = [4, 4]
 
 
-@fault(
-    RESOURCES,
-    SP2_TP4,
+@resources(
     "A Ring is asked for on an axis that is a line.",
     "topology of a Galaxy on a smaller mesh",
+    case=SP2_TP4,
     says="Ring on axis . of t3k .*, which is a line",
 )
 @at("tt_impl.parallel.manager:CCLManager.__init__")
@@ -113,9 +107,7 @@ def ring_on_a_line(original: Callable, self: Any, *args: Any, **kwargs: Any) -> 
     self.topology = [ttnn.Topology.Ring] * 2
 
 
-@fault(
-    RESOURCES,
-    TP2,
+@resources(
     "A bias is freed before it is used.",
     "deallocate after the first block, of a tensor that the second one shares",
     says="uses a .* tensor of shape .* that was deallocated before",

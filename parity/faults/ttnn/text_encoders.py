@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,8 +12,6 @@ import torch
 from parity.cases import Case, Layout, ModelShape, make_case
 from parity.faults.around import Patch, around, at, together
 from parity.faults.registry import fault
-
-BIAS, MASKS, TOKENS, ARITHMETIC = "relative-bias", "text-masks", "text-tokens", "text-arithmetic"
 
 
 def _case(model: str, tokens: int) -> Case:
@@ -25,26 +24,27 @@ T5, UMT5 = _case("t5_tiny64", 150), _case("umt5_tiny64", 150)
 CLIP_L, CLIP_G = _case("clip_l_tiny64", 77), _case("clip_g_tiny64", 77)
 
 
-@fault(
-    BIAS,
-    T5,
-    "Distances are counted from the row after the query's.",
-    "positions that start at 1 for queries and at 0 for keys",
+bias = partial(fault, "relative-bias", case=T5)
+masks = partial(fault, "text-masks", case=T5)
+tokens = partial(fault, "text-tokens", case=CLIP_L)
+arithmetic = partial(fault, "text-arithmetic", case=T5)
+
+
+@bias(
+    "Distances are counted from the row after the query's.", "positions that start at 1 for queries and at 0 for keys"
 )
 @at("tt_impl.models.t5.encoder:bucket_ids")
 def relative_bias_bucket_off_by_one(original: Callable, config: Any, length: Any) -> Any:
     return original(config, length + 1)[1:, :-1]
 
 
-@fault(BIAS, T5, "The bucket is that of query minus key.", "the sign of a distance, with tables that fit either way")
+@bias("The bucket is that of query minus key.", "the sign of a distance, with tables that fit either way")
 @at("tt_impl.models.t5.encoder:bucket_ids")
 def relative_bias_of_the_other_direction(original: Callable, config: Any, length: int) -> torch.Tensor:
     return original(config, length).t().contiguous()
 
 
-@fault(
-    BIAS,
-    T5,
+@bias(
     "All buckets are for the past, and tokens ahead share the first.",
     "bidirectional=False, as in T5's decoder, whose table has the same shape",
 )
@@ -55,9 +55,7 @@ def relative_bias_unidirectional(original: Callable, config: Any, length: int) -
     return torch.where(ids < buckets, ids, 0)
 
 
-@fault(
-    BIAS,
-    T5,
+@bias(
     "Distances beyond the exact ones are not grouped logarithmically but cut off.",
     "relative_attention_max_distance not read",
 )
@@ -68,9 +66,7 @@ def relative_bias_without_wide_buckets(original: Callable, config: Any, length: 
     return distance.abs().clamp(max=half - 1) + (distance > 0) * half
 
 
-@fault(
-    BIAS,
-    T5,
+@bias(
     "Every device adds the bias of the first device's heads.",
     "the table of a bias put on the mesh like the table of tokens, whole, and its first heads taken",
 )
@@ -81,7 +77,7 @@ def relative_bias_not_cut_by_heads(
     return original(ctx, x if tp_dim is None else x.chunk(ctx.tp, tp_dim)[0].contiguous(), dtype)
 
 
-@fault(BIAS, UMT5, "UMT5's layers all add the bias of the first.", "T5's shared bias kept when its folder was copied")
+@bias("UMT5's layers all add the bias of the first.", "T5's shared bias kept when its folder was copied", case=UMT5)
 @at("tt_impl.models.t5.encoder:T5Block.__init__")
 def relative_bias_of_the_first_layer(
     original: Callable, self: Any, weights: Any, ctx: Any, config: Any, index: int
@@ -90,9 +86,7 @@ def relative_bias_of_the_first_layer(
     self.bias = self.bias if index == 0 else None
 
 
-@fault(
-    BIAS,
-    T5,
+@bias(
     "The bias is added only in the layer whose checkpoint holds it.",
     "a bias made where it is loaded, and not handed on",
 )
@@ -103,7 +97,7 @@ def relative_bias_in_the_first_layer_only(original: Callable, self: Any, x: Any,
     return original(self, x, bias if self.bias is not None else ttnn.multiply(bias, 0.0))
 
 
-@fault(BIAS, T5, "The bias is divided by the root of a head's size.", "bias added to scores before they are scaled")
+@bias("The bias is divided by the root of a head's size.", "bias added to scores before they are scaled")
 @at("tt_impl.models.t5.encoder:RelativeBias.__call__")
 def relative_bias_scaled(original: Callable, *args: Any) -> Any:
     import ttnn
@@ -111,19 +105,19 @@ def relative_bias_scaled(original: Callable, *args: Any) -> Any:
     return ttnn.multiply(original(*args), 64 ** (-0.5))
 
 
-@fault(MASKS, T5, "Padding takes part.", "the attention mask not handed to the encoder, as Stable Diffusion 3 does")
+@masks("Padding takes part.", "the attention mask not handed to the encoder, as Stable Diffusion 3 does")
 @at("tt_impl.models.t5.encoder:T5Encoder.__call__")
 def padding_mask_omitted(original: Callable, self: Any, input_ids: Any, attention_mask: Any = None) -> Any:
     return original(self, input_ids)
 
 
-@fault(MASKS, T5, "The mask hides what is real.", "1 for real and 1 for hidden tokens confused")
+@masks("The mask hides what is real.", "1 for real and 1 for hidden tokens confused")
 @at("tt_impl.models.t5.encoder:T5Encoder.__call__")
 def padding_mask_inverted(original: Callable, self: Any, input_ids: Any, attention_mask: Any = None) -> Any:
     return original(self, input_ids, 1 - attention_mask)
 
 
-@fault(MASKS, UMT5, "Only the first layer hides padding.", "a mask added where T5 makes its one bias")
+@masks("Only the first layer hides padding.", "a mask added where T5 makes its one bias", case=UMT5)
 def padding_mask_in_the_first_layer_only() -> Patch:
     from tt_impl.models.t5.encoder import T5Encoder
 
@@ -136,7 +130,7 @@ def padding_mask_in_the_first_layer_only() -> Patch:
     return around(T5Encoder, "_masked", masked)
 
 
-@fault(MASKS, CLIP_L, "Tokens see those behind them.", "is_causal=False, which every other attention here has")
+@masks("Tokens see those behind them.", "is_causal=False, which every other attention here has", case=CLIP_L)
 @at("tt_impl.models.clip.encoder:local_attention")
 def clip_causal_mask_omitted(original: Callable, ctx: Any, qkv: Any, **options: Any) -> Any:
     return original(ctx, qkv, **options | {"is_causal": False})
@@ -155,21 +149,17 @@ def _end_at(row: Callable[[torch.Tensor], torch.Tensor]) -> Patch:
     return around(CLIPTextEncoder, "_end_rows", end_rows)
 
 
-@fault(TOKENS, CLIP_L, "The pooled row is the one before the end token's.", "the length of a prompt taken for an index")
+@tokens("The pooled row is the one before the end token's.", "the length of a prompt taken for an index")
 def end_token_off_by_one() -> Patch:
     return _end_at(lambda ends: ends.argmax(-1) - 1)
 
 
-@fault(
-    TOKENS, CLIP_L, "The pooled row is the last one.", "the last end token in place of the first, which pads as well"
-)
+@tokens("The pooled row is the last one.", "the last end token in place of the first, which pads as well")
 def end_token_of_the_padding() -> Patch:
     return _end_at(lambda ends: ends.shape[1] - 1 - ends.flip(-1).argmax(-1))
 
 
-@fault(
-    TOKENS,
-    CLIP_L,
+@tokens(
     "Both prompts' pooled rows are picked from the first one.",
     "rows of a batch not counted on when it is looked up as one table",
 )
@@ -195,24 +185,24 @@ def _sequence(change: Callable[[Any, Any], Any]) -> Patch:
     return together(around(CLIPBlock, "__call__", call), around(CLIPTextEncoder, "__call__", answer))
 
 
-@fault(TOKENS, CLIP_G, "The rows are the last states.", "hidden_states[-1] in place of hidden_states[-2]")
+@tokens("The rows are the last states.", "hidden_states[-1] in place of hidden_states[-2]", case=CLIP_G)
 def last_states_for_penultimate() -> Patch:
     return _sequence(lambda encoder, outputs: outputs[-1][:, :, :, :192])
 
 
-@fault(TOKENS, CLIP_G, "The penultimate states are normalised.", "the final norm applied to both results")
+@tokens("The penultimate states are normalised.", "the final norm applied to both results", case=CLIP_G)
 def penultimate_states_normalised() -> Patch:
     return _sequence(lambda encoder, outputs: encoder._norm(outputs[-2]))
 
 
-@fault(TOKENS, CLIP_L, "Positions start at 1.", "position ids of a tokenizer that counts from 1")
+@tokens("Positions start at 1.", "position ids of a tokenizer that counts from 1")
 @at("tt_impl.models.clip.encoder:CLIPTextEncoder.__init__")
 def positions_off_by_one(original: Callable, self: Any, *args: Any) -> None:
     original(self, *args)
     self._table = self._table.roll(-1, 0)
 
 
-@fault(TOKENS, T5, "Embeddings are multiplied by the root of their size.", "as Gemma and the first transformers do")
+@tokens("Embeddings are multiplied by the root of their size.", "as Gemma and the first transformers do", case=T5)
 @at("tt_impl.layers.embeddings:TokenEmbedding.__call__")
 def embeddings_scaled(original: Callable, self: Any, ids: Any) -> Any:
     import ttnn
@@ -220,7 +210,7 @@ def embeddings_scaled(original: Callable, self: Any, ids: Any) -> Any:
     return ttnn.multiply(original(self, ids), 96**0.5)
 
 
-@fault(ARITHMETIC, T5, "Scores are divided by the root of a head's size.", "the default scale of ttnn's attention")
+@arithmetic("Scores are divided by the root of a head's size.", "the default scale of ttnn's attention")
 @at("tt_impl.models.t5.encoder:local_attention")
 def t5_scores_scaled(original: Callable, ctx: Any, qkv: Any, **options: Any) -> Any:
     return original(ctx, qkv, **options | {"scale": None})
@@ -237,25 +227,23 @@ def _activation(act: str) -> Patch:
     return around(CLIPBlock, "__init__", init)
 
 
-@fault(ARITHMETIC, CLIP_G, "quick_gelu where gelu is meant.", "the activation of CLIP-L in OpenCLIP's G")
+@arithmetic("quick_gelu where gelu is meant.", "the activation of CLIP-L in OpenCLIP's G", case=CLIP_G)
 def quick_gelu_for_gelu() -> Patch:
     return _activation("quick_gelu")
 
 
-@fault(ARITHMETIC, CLIP_L, "gelu where quick_gelu is meant.", "hidden_act not read from the configuration")
+@arithmetic("gelu where quick_gelu is meant.", "hidden_act not read from the configuration", case=CLIP_L)
 def gelu_for_quick_gelu() -> Patch:
     return _activation("gelu")
 
 
-@fault(ARITHMETIC, T5, "The other half of the feed-forward is activated.", "wi_0 and wi_1 exchanged")
+@arithmetic("The other half of the feed-forward is activated.", "wi_0 and wi_1 exchanged")
 @at("tt_impl.models.t5.encoder:split_matmul")
 def gate_and_up_swapped(original: Callable, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)[::-1]
 
 
-@fault(
-    ARITHMETIC,
-    T5,
+@arithmetic(
     "wi_0 and wi_1 are cut as they lie, so that the first devices gate and the last ones do not.",
     "fused weights sharded as one, without giving each device its own part of both",
 )
@@ -265,13 +253,13 @@ def gate_and_up_not_interleaved(original: Callable, ctx: Any, x: torch.Tensor, *
     return original(ctx, columns.contiguous(), **where)
 
 
-@fault(ARITHMETIC, T5, "The norms' epsilon is a thousand times what it is.", "1e-3 for 1e-6, a default of another norm")
+@arithmetic("The norms' epsilon is a thousand times what it is.", "1e-3 for 1e-6, a default of another norm")
 @at("tt_impl.layers.norm:RMSNorm.__init__")
 def t5_norm_epsilon(original: Callable, self: Any, *args: Any, eps: float, **sizes: Any) -> None:
     original(self, *args, eps=1e3 * eps, **sizes)
 
 
-@fault(ARITHMETIC, T5, "The norms take the mean away.", "layer_norm called where T5 has rms_norm under that name")
+@arithmetic("The norms take the mean away.", "layer_norm called where T5 has rms_norm under that name")
 @at("tt_impl.layers.norm:RMSNorm.__call__")
 def t5_norm_with_mean(_: Callable, self: Any, x: Any) -> Any:
     import ttnn
@@ -279,9 +267,7 @@ def t5_norm_with_mean(_: Callable, self: Any, x: Any) -> Any:
     return ttnn.layer_norm(x, epsilon=self._eps, weight=self._weight)
 
 
-@fault(
-    ARITHMETIC,
-    T5,
+@arithmetic(
     "Every device keeps its own partial sum of wo, cut to its features.",
     "a slice in place of a reduce-scatter, whose shape it has",
 )

@@ -6,6 +6,7 @@ They run on a block of CogVideoX, which has both on every mesh.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from parity.cases import Layout
@@ -13,7 +14,6 @@ from parity.faults.around import at
 from parity.faults.registry import fault
 from parity.faults.ttnn.cogvideox import USP22, USP24, video_block
 
-EXCHANGE, PROMPT = "exchange", "split prompt"
 RING_SPLIT = video_block(Layout("n300", "sp2", prompt_layout="split"), 33)  # 32 + 1 of 32
 ULYSSES_SPLIT = video_block(Layout("n300", "sp2", "ulysses", prompt_layout="split"), 33)
 
@@ -25,9 +25,11 @@ def _swapped(x: Any, dim: int) -> Any:
     return ttnn.concat(list(reversed(ttnn.chunk(x, 2, dim))), dim)
 
 
-@fault(
-    EXCHANGE,
-    USP24,
+exchange = partial(fault, "exchange", case=USP24)
+prompt = partial(fault, "split prompt", case=RING_SPLIT)
+
+
+@exchange(
     "Heads come back from Ulysses in another order of devices.",
     "an exchange that starts with the neighbour instead of with oneself",
 )
@@ -37,11 +39,10 @@ def usp_heads_in_another_order(original: Callable, ctx: Any, x: Any, *, gather: 
     return _swapped(out, 1) if gather == 1 else out
 
 
-@fault(
-    EXCHANGE,
-    USP22,
+@exchange(
     "The second all_to_all runs along the ring's axis.",
     "one cluster_axis for both exchanges, taken from the wrong factor",
+    case=USP22,
 )
 @at("tt_impl.parallel.ulysses:_all_to_all")
 def usp_back_on_the_ring_axis(original: Callable, ctx: Any, x: Any, *, gather: int, cut: int) -> Any:
@@ -54,11 +55,10 @@ def usp_back_on_the_ring_axis(original: Callable, ctx: Any, x: Any, *, gather: i
         ctx.ulysses_axis = right
 
 
-@fault(
-    EXCHANGE,
-    USP22,
+@exchange(
     "Ring and Ulysses change axes, the tokens stay where they were dealt.",
     "the two factors of sp read in the other order by attention",
+    case=USP22,
 )
 @at("tt_impl.parallel.usp:ulysses_attention")
 def usp_axes_swapped_in_attention(original: Callable, ctx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -70,9 +70,7 @@ def usp_axes_swapped_in_attention(original: Callable, ctx: Any, *args: Any, **kw
         ctx.ring_axis, ctx.ulysses_axis = right
 
 
-@fault(
-    EXCHANGE,
-    USP24,
+@exchange(
     "The ring's device r holds the shards of device r + 1.",
     "the ring's members counted from the first receiver instead of from the sender",
 )
@@ -86,15 +84,13 @@ def usp_ring_one_off(original: Callable, ctx: Any, qkv: Any, prompt: Any, **more
     return original(ctx, (qkv[0], *moved), prompt, **more)
 
 
-@fault(PROMPT, RING_SPLIT, "Padding of a split prompt counts as keys.", "logical_l read from the tensors' shape")
+@prompt("Padding of a split prompt counts as keys.", "logical_l read from the tensors' shape")
 @at("tt_impl.parallel.usp:ring_attention")
 def split_prompt_not_masked(original: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_l: int, **more: Any) -> Any:
     return original(ctx, qkv, prompt, logical_l=prompt[1].shape[2] * ctx.ring, **more)
 
 
-@fault(
-    PROMPT,
-    RING_SPLIT,
+@prompt(
     "The ring is not told that the prompt is split: every device attends to its own shard of it.",
     "logical_l left at its default",
 )
@@ -105,11 +101,10 @@ def split_prompt_taken_for_replicated(
     return original(ctx, qkv, prompt, **more)
 
 
-@fault(
-    PROMPT,
-    ULYSSES_SPLIT,
+@prompt(
     "The shards of a split prompt's keys are joined in another order, so padding is attended to and tokens are not.",
     "rows of both streams exchanged together and taken apart at the wrong place",
+    case=ULYSSES_SPLIT,
 )
 @at("tt_impl.parallel.usp:_local")
 def split_prompt_shards_in_another_order(original: Callable, ctx: Any, qkv: Any, prompt: Any, **tokens: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,8 +11,6 @@ import torch
 from parity.cases import Case, Layout, ModelShape, make_case
 from parity.faults.around import Patch, around, at
 from parity.faults.registry import fault
-
-HALO, STATISTICS, PICTURE, TIME = "halo", "statistics", "picture", "time"
 
 
 def _case(model: str, mesh: str, parallel: str, latent: tuple[int, ...], *, tag: str = "", **more: Any) -> Case:
@@ -40,7 +39,13 @@ def _cut(x: Any, dim: int, start: int, stop: int) -> Any:
     return x[tuple(slice(start, stop) if d == dim else slice(None) for d in range(len(x.shape)))]
 
 
-@fault(HALO, IMAGE, "Every device pads its part with zeros itself.", "a convolution's own padding left on in the port")
+halo = partial(fault, "halo", case=IMAGE)
+statistics = partial(fault, "statistics", case=IMAGE)
+picture = partial(fault, "picture", case=IMAGE)
+time = partial(fault, "time", case=WAN)
+
+
+@halo("Every device pads its part with zeros itself.", "a convolution's own padding left on in the port")
 @at(_halos)
 def vae_halo_missing(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
     import ttnn
@@ -49,7 +54,7 @@ def vae_halo_missing(exchange: Callable, x: Any, dims: list[int], axes: list[int
     return ttnn.pad(x, [(int(d in dims), int(d in dims)) for d in range(4)], 0.0)
 
 
-@fault(HALO, IMAGE, "The borders of the two neighbours are exchanged for each other.", "left and right mixed up")
+@halo("The borders of the two neighbours are exchanged for each other.", "left and right mixed up")
 @at(_halos)
 def vae_halo_sides_swapped(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
     import ttnn
@@ -62,7 +67,7 @@ def vae_halo_sides_swapped(exchange: Callable, x: Any, dims: list[int], axes: li
     return wide
 
 
-@fault(HALO, IMAGE, "The border rows are a row short: the outermost one is the second again.", "padding of 1 read as 0")
+@halo("The border rows are a row short: the outermost one is the second again.", "padding of 1 read as 0")
 @at(_halos)
 def vae_halo_one_row_short(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
     import ttnn
@@ -71,13 +76,13 @@ def vae_halo_one_row_short(exchange: Callable, x: Any, dims: list[int], axes: li
     return ttnn.concat([_cut(wide, 1, 1, 2), _cut(wide, 1, 1, wide.shape[1])], dim=1)
 
 
-@fault(HALO, IMAGE, "Rows are exchanged over the axis of the columns.", "cluster_axis of the two dims mixed up")
+@halo("Rows are exchanged over the axis of the columns.", "cluster_axis of the two dims mixed up")
 @at(_halos)
 def vae_halo_over_the_other_axis(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
     return exchange(x, dims, axes[::-1])
 
 
-@fault(HALO, IMAGE, "Corners of the halo stay empty.", "both axes exchanged at once instead of one after the other")
+@halo("Corners of the halo stay empty.", "both axes exchanged at once instead of one after the other")
 @at(_halos)
 def vae_halo_without_corners(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
     import ttnn
@@ -90,7 +95,7 @@ def vae_halo_without_corners(exchange: Callable, x: Any, dims: list[int], axes: 
     return ttnn.concat(between, dim=2)
 
 
-@fault(HALO, IMAGE, "The picture's own edge is repeated where zeros belong.", "padding_mode of the other models")
+@halo("The picture's own edge is repeated where zeros belong.", "padding_mode of the other models")
 @at("ttnn:experimental.neighbor_pad_async")
 def vae_edge_repeated(
     original: Callable, x: Any, dims: Any, left: Any, right: Any, _mode: str, *more: Any, **how: Any
@@ -98,15 +103,13 @@ def vae_edge_repeated(
     return original(x, dims, left, right, "replicate", *more, **how)
 
 
-@fault(HALO, IMAGE, "What lies in the padding goes into the convolutions.", "neighbor_pad has no mask for columns")
+@halo("What lies in the padding goes into the convolutions.", "neighbor_pad has no mask for columns")
 @at("tt_impl.layers.convolution:zero_padding", "tt_impl.models.vae.decoder:zero_padding")
 def vae_padding_not_masked(_: Callable, ctx: Any, x: Any, shards: Any) -> Any:
     return x
 
 
-@fault(
-    STATISTICS, IMAGE, "Every device takes the statistics of its own part.", "GroupNorm of the part, sums not gathered"
-)
+@statistics("Every device takes the statistics of its own part.", "GroupNorm of the part, sums not gathered")
 @at("tt_impl.layers.group_norm:_CutPicture._summed")
 def vae_statistics_local(original: Callable, self: Any, moments: Any, axis: int) -> Any:
     import ttnn
@@ -115,9 +118,7 @@ def vae_statistics_local(original: Callable, self: Any, moments: Any, axis: int)
     return ttnn.multiply(moments, float(self._ctx.shape[axis]))
 
 
-@fault(
-    STATISTICS, IMAGE, "Statistics are gathered over the columns only.", "one cluster_axis, as the fused op takes it"
-)
+@statistics("Statistics are gathered over the columns only.", "one cluster_axis, as the fused op takes it")
 @at("tt_impl.layers.group_norm:_CutPicture._summed")
 def vae_statistics_of_a_row_of_devices(original: Callable, self: Any, moments: Any, axis: int) -> Any:
     import ttnn
@@ -126,7 +127,7 @@ def vae_statistics_of_a_row_of_devices(original: Callable, self: Any, moments: A
     return total if axis == self._ctx.tp_axis else ttnn.multiply(moments, float(self._ctx.shape[axis]))
 
 
-@fault(STATISTICS, IMAGE, "Padding counts in the statistics.", "a mask that is applied to the convolutions only")
+@statistics("Padding counts in the statistics.", "a mask that is applied to the convolutions only")
 @at("tt_impl.parallel.halo:ImageShards.mask")
 def vae_padding_in_statistics(
     original: Callable, self: Any, ctx: Any, *args: Any, across: bool = False, **more: Any
@@ -135,7 +136,7 @@ def vae_padding_in_statistics(
     return ctx.put(torch.ones(tuple(mask.shape))) if across else mask
 
 
-@fault(STATISTICS, IMAGE, "Every group gets every eighth channel.", "channels viewed as (C/G, G) instead of (G, C/G)")
+@statistics("Every group gets every eighth channel.", "channels viewed as (C/G, G) instead of (G, C/G)")
 @at("tt_impl.layers.group_norm:_CutPicture.__init__")
 def vae_groups_interleaved(
     original: Callable, self: Any, ctx: Any, affine: Any, channels: int, groups: int, **more: Any
@@ -147,11 +148,10 @@ def vae_groups_interleaved(
     self._of_group = ctx.put(self._member.t()[None, None], dtype=ttnn.float32)
 
 
-@fault(
-    STATISTICS,
-    WHOLE,
+@statistics(
     "The group norm's grid is that of another product.",
     "a grid pinned for Blackhole, on which Wormhole hangs",
+    case=WHOLE,
     says="asks for 12x10 cores",
 )
 @at("tt_impl.layers.group_norm:_WholePicture._pinned")
@@ -161,8 +161,8 @@ def vae_grid_of_another_product(original: Callable, self: Any, *args: Any) -> tu
     return ttnn.CoreGrid(x=12, y=10), *original(self, *args)[1:]
 
 
-@fault(
-    STATISTICS, WHOLE, "Every device has the norm weights of the first.", "parameters replicated instead of cut over tp"
+@statistics(
+    "Every device has the norm weights of the first.", "parameters replicated instead of cut over tp", case=WHOLE
 )
 @at("tt_impl.layers.group_norm:_WholePicture.__init__")
 def vae_norm_weights_of_the_first(
@@ -172,20 +172,20 @@ def vae_norm_weights_of_the_first(
     original(self, ctx, first, channels, groups, cut=cut)
 
 
-@fault(PICTURE, WHOLE, "Every device adds the first one's bias.", "a bias replicated where its weight is cut")
+@picture("Every device adds the first one's bias.", "a bias replicated where its weight is cut", case=WHOLE)
 @at("tt_impl.parallel.context:Context.host")
 def vae_bias_of_the_first(original: Callable, self: Any, x: Any, *, tp_dim: int | None = None) -> Any:
     return original(self, torch.cat([x.chunk(self.tp, 3)[0]] * self.tp, 3) if tp_dim == 3 else x, tp_dim=tp_dim)
 
 
-@fault(PICTURE, IMAGE, "The latent is read as if its channels came last.", "a view in place of a permute to NHWC")
+@picture("The latent is read as if its channels came last.", "a view in place of a permute to NHWC")
 @at("tt_impl.models.vae.decoder:cut_image")
 def vae_latent_not_permuted(original: Callable, ctx: Any, x: Any, shards: Any) -> Any:
     batch, channels, height, width = x.shape
     return original(ctx, x.reshape(batch, height, width, channels).movedim(-1, 1), shards)
 
 
-@fault(PICTURE, IMAGE, "The picture is repeated where every pixel should be.", "repeat in place of repeat_interleave")
+@picture("The picture is repeated where every pixel should be.", "repeat in place of repeat_interleave")
 @at("ttnn:upsample")
 def vae_enlarged_by_repeating(_: Callable, x: Any, scale: Any) -> Any:
     import ttnn
@@ -193,7 +193,7 @@ def vae_enlarged_by_repeating(_: Callable, x: Any, scale: Any) -> Any:
     return ttnn.repeat(x, [1, 2, 2, 1])
 
 
-@fault(PICTURE, IMAGE, "Keys and values are exchanged for each other.", "the fused linear laid out as q, v, k")
+@picture("Keys and values are exchanged for each other.", "the fused linear laid out as q, v, k")
 @at("tt_impl.layers.pixels:PixelAttention.__init__")
 def vae_keys_as_values(
     original: Callable, self: Any, ctx: Any, qkv: Any, out: Any, *, channels: int, **more: Any
@@ -202,7 +202,7 @@ def vae_keys_as_values(
     original(self, ctx, [torch.cat(x) for x in zip(q, v, k, strict=True)], out, channels=channels, **more)
 
 
-@fault(PICTURE, IMAGE, "Attention also looks at the padding.", "a gathered picture that is not cut to its size")
+@picture("Attention also looks at the padding.", "a gathered picture that is not cut to its size")
 @at("tt_impl.layers.pixels:gather_image")
 def vae_attends_to_padding(original: Callable, ctx: Any, x: Any, shards: Any) -> Any:
     from dataclasses import replace
@@ -211,9 +211,7 @@ def vae_attends_to_padding(original: Callable, ctx: Any, x: Any, shards: Any) ->
     return original(ctx, x, replace(shards, height=height, width=width))
 
 
-@fault(
-    TIME, WAN, "The frames kept for the next chunk are one frame late.", "the cache cut before the new frame joined it"
-)
+@time("The frames kept for the next chunk are one frame late.", "the cache cut before the new frame joined it")
 @at("tt_impl.layers.convolution:CausalConv3d._with_past")
 def vae_cache_one_frame_late(original: Callable, self: Any, video: Any, stream: Any) -> Any:
     video = original(self, video, stream)
@@ -222,14 +220,14 @@ def vae_cache_one_frame_late(original: Callable, self: Any, video: Any, stream: 
     return video
 
 
-@fault(TIME, COGVIDEOX, "Every chunk begins as if it were the first.", "a cache made anew per chunk")
+@time("Every chunk begins as if it were the first.", "a cache made anew per chunk", case=COGVIDEOX)
 @at("tt_impl.layers.convolution:CausalConv3d._with_past")
 def vae_cache_forgotten(original: Callable, self: Any, video: Any, stream: Any) -> Any:
     stream.past.pop(self._name, None)
     return original(self, video, stream)
 
 
-@fault(TIME, COGVIDEOX, "A convolution finds the frames that another one kept.", "caches by shape instead of by name")
+@time("A convolution finds the frames that another one kept.", "caches by shape instead of by name", case=COGVIDEOX)
 @at("tt_impl.layers.convolution:CausalConv3d._with_past")
 def vae_cache_of_another_convolution(original: Callable, self: Any, video: Any, stream: Any) -> Any:
     name, self._name = self._name, str(tuple(video.shape)[2:])
@@ -239,12 +237,12 @@ def vae_cache_of_another_convolution(original: Callable, self: Any, video: Any, 
         self._name = name
 
 
-@fault(TIME, WAN, "The first frame is repeated before itself where zeros belong.", "CogVideoX's rule in Wan's decoder")
+@time("The first frame is repeated before itself where zeros belong.", "CogVideoX's rule in Wan's decoder")
 def vae_first_frame_repeated() -> Patch:
     return _before("first")
 
 
-@fault(TIME, COGVIDEOX, "Zeros stand before the first frame where it is repeated.", "Wan's rule in CogVideoX's decoder")
+@time("Zeros stand before the first frame where it is repeated.", "Wan's rule in CogVideoX's decoder", case=COGVIDEOX)
 def vae_zeros_before_the_first_frame() -> Patch:
     return _before("zeros")
 
@@ -260,9 +258,7 @@ def _before(what: str) -> Patch:
     return around(CausalConv3d, "__init__", init)
 
 
-@fault(
-    TIME, WAN, "The convolution that doubles time remembers the first frame.", "its cache starts with the first chunk"
-)
+@time("The convolution that doubles time remembers the first frame.", "its cache starts with the first chunk")
 @at("tt_impl.models.vae_wan.layers:Upsample.__call__")
 def vae_doubling_remembers_the_first_frame(original: Callable, self: Any, x: Any, shards: Any, stream: Any) -> Any:
     if self._time_conv is not None and stream.first:
@@ -270,7 +266,7 @@ def vae_doubling_remembers_the_first_frame(original: Callable, self: Any, x: Any
     return original(self, x, shards, stream)
 
 
-@fault(TIME, WAN, "The two frames that time is doubled to lie channel by channel.", "channels viewed as (C, 2)")
+@time("The two frames that time is doubled to lie channel by channel.", "channels viewed as (C, 2)")
 @at("tt_impl.models.vae_wan.layers:Upsample._in_turn")
 def vae_pairs_channel_by_channel(_: Callable, self: Any, pairs: Any) -> Any:
     import ttnn
@@ -280,9 +276,7 @@ def vae_pairs_channel_by_channel(_: Callable, self: Any, pairs: Any) -> Any:
     return ttnn.reshape(frames, (2 * images, height, width, self._channels))
 
 
-@fault(
-    TIME, ODD, "The last frame of an odd chunk stands alone instead of the first.", "time doubled from the wrong end"
-)
+@time("The last frame of an odd chunk stands alone instead of the first.", "time doubled from the wrong end", case=ODD)
 @at("tt_impl.models.vae_cogvideox.decoder:enlarge")
 def vae_last_frame_alone(original: Callable, x: Any, size: Any) -> Any:
     return _backwards(original(_backwards(x), size))
@@ -294,7 +288,7 @@ def _backwards(x: Any) -> Any:
     return ttnn.concat([x[:, t : t + 1] for t in reversed(range(x.shape[1]))], dim=1) if x.shape[1] > 1 else x
 
 
-@fault(TIME, ODD, "The latent's scale and shift are exchanged for each other.", "conv_y and conv_b mixed up")
+@time("The latent's scale and shift are exchanged for each other.", "conv_y and conv_b mixed up", case=ODD)
 @at("tt_impl.parallel.context:Context.put", within="tt_impl.models.vae_cogvideox.decoder:SpatialNorm.__init__")
 def vae_scale_as_shift(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
     of_the_norm = "dtype" in where

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,12 +12,11 @@ from parity.faults.around import Patch, at, together
 from parity.faults.registry import fault
 from parity.faults.ttnn.cases import SP2_TP2, TP2, TP2_DUAL, TP8
 
-WEIGHTS, HEADS = "weights", "heads"
+weights = partial(fault, "weights", case=TP2)
+heads = partial(fault, "heads", case=TP2)
 
 
-@fault(
-    WEIGHTS,
-    TP2,
+@weights(
     "The row-parallel weight is cut along its output instead of its input.",
     "dims of ShardTensor2dMesh taken from the column-parallel layer next to it",
     says="inner dimensions must match",
@@ -26,9 +26,7 @@ def row_weight_cut_along_output(original: Callable, ctx: Any, x: torch.Tensor, *
     return original(ctx, x, **(where | {"tp_dim": 3}))
 
 
-@fault(
-    WEIGHTS,
-    TP2,
+@weights(
     "Every device holds its neighbour's part of the column-parallel weights.",
     "ranks of a group counted from another corner of the mesh than ttnn does",
 )
@@ -37,11 +35,10 @@ def col_weight_of_the_neighbour(original: Callable, ctx: Any, x: torch.Tensor, *
     return original(ctx, x.roll(x.shape[3] // ctx.tp, 3) if x.shape[2] > 1 else x, **where)
 
 
-@fault(
-    WEIGHTS,
-    SP2_TP2,
+@weights(
     "The column-parallel weights are cut over the sequence axis of the mesh.",
     "mesh axis 0 and 1 exchanged on a square mesh, where every shape still fits",
+    case=SP2_TP2,
     says="devices that should hold the same tensor differ in it",
 )
 @at("tt_impl.parallel.context:Context.put", within="tt_impl.layers.linear:ColParallelLinear.__init__")
@@ -51,12 +48,7 @@ def col_weight_on_the_wrong_axis(
     return original(ctx, x, sp_dim=tp_dim, **more)
 
 
-@fault(
-    WEIGHTS,
-    TP2,
-    "bfp4_b weights where bf16 is meant.",
-    "a dtype meant for one layer of another model left in a shared default",
-)
+@weights("bfp4_b weights where bf16 is meant.", "a dtype meant for one layer of another model left in a shared default")
 @at("tt_impl.parallel.context:Context.put")
 def weights_in_bfp4(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
     import ttnn
@@ -65,17 +57,13 @@ def weights_in_bfp4(original: Callable, ctx: Any, x: torch.Tensor, **where: Any)
     return original(ctx, x, **(where | {"dtype": ttnn.bfloat4_b} if matrix else where))
 
 
-@fault(
-    HEADS, TP2, "The fused QKV holds K, Q, V.", "the order of the reshuffle of Q, K and V taken from another framework"
-)
+@heads("The fused QKV holds K, Q, V.", "the order of the reshuffle of Q, K and V taken from another framework")
 @at("tt_impl.layers.linear:ColParallelQKV._per_device")
 def qkv_order_kqv(original: Callable, self: Any, x: Any) -> Any:
     return original(self, x[[1, 0, 2]])
 
 
-@fault(
-    HEADS,
-    TP2,
+@heads(
     "The fused QKV is cut as all Q, all K, all V, without giving each device its own of all three.",
     "fused weights sharded as they lie in the checkpoint",
 )
@@ -84,11 +72,10 @@ def qkv_reshuffle_omitted(original: Callable, self: Any, x: Any) -> Any:
     return x.flatten(0, 1)
 
 
-@fault(
-    HEADS,
-    TP8,
+@heads(
     "Padded heads hold garbage and the output projection does not mask them.",
     "padding of 3 heads to 8 (38 to 40 in the large model) with uninitialised memory",
+    case=TP8,
 )
 def head_padding_unmasked() -> Patch:
     pad_to = "tt_impl.layers.linear:pad_to"
@@ -111,21 +98,19 @@ def _garbage_in_columns(original: Callable, x: torch.Tensor, *sizes: int) -> tor
     return y
 
 
-@fault(HEADS, TP2, "Heads per device are rounded down, so the last head is lost.", "heads // tp where it must be ceil")
+@heads("Heads per device are rounded down, so the last head is lost.", "heads // tp where it must be ceil")
 @at("tt_impl.layers.linear:padded_heads")
 def heads_rounded_down(_: Callable, heads: int, factor: int) -> int:
     return heads // factor * factor
 
 
-@fault(HEADS, TP2, "Queries and keys are not normalised.", "qk_norm missing, as in the model this one was copied from")
+@heads("Queries and keys are not normalised.", "qk_norm missing, as in the model this one was copied from")
 @at("tt_impl.layers.norm:RMSNorm.__call__")
 def qk_norm_omitted(_: Callable, self: Any, x: Any) -> Any:
     return x
 
 
-@fault(
-    HEADS,
-    TP2,
+@heads(
     "The norm of the prompt's keys has the weight of its queries.",
     "a name copied and not changed, with a shape that fits",
 )
@@ -134,7 +119,7 @@ def qk_norm_of_the_wrong_name(original: Callable, self: Any, weights: Any, ctx: 
     original(self, weights, ctx, name.replace("norm_added_k", "norm_added_q"), **sizes)
 
 
-@fault(HEADS, TP2_DUAL, "The second attention of a dual block is left out.", "dual_attention_layers not read")
+@heads("The second attention of a dual block is left out.", "dual_attention_layers not read", case=TP2_DUAL)
 @at("tt_impl.models.sd35.block:SD35Block.__init__")
 def dual_attention_forgotten(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     original(self, *args, **kwargs)

@@ -80,7 +80,7 @@ def test_what_whole_tensor_pcc_misses_is_caught(tmp_path):
 def harmless():
     """A fault that changes nothing, and so survives."""
 
-    @fault("rare", RING, "Nothing is wrong.")
+    @fault("rare", "Nothing is wrong.", case=RING)
     def harmless_fault():
         return nullcontext()
 
