@@ -78,7 +78,7 @@ def bisect(expr: Expr = None, db: Db = DB, as_json: AsJson = False) -> None:
 
 
 def _print(found: Sequence[dict[str, Any]], metric: str) -> None:
-    """A table for every case, without the columns in which it has nothing."""
+    """Print a table for every case, without the columns in which it has nothing."""
     import pandas as pd
 
     frame = pd.DataFrame([{name: _cell(name, value) for name, value in row.items()} for row in found])

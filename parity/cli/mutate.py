@@ -25,7 +25,7 @@ def seconds(text: str, option: str) -> float:
 
 
 def backend_of(files: list[str]) -> str:
-    """The backend whose cases run the files: ``ttnn-mock`` for ``tt_impl``, else ``cpu``."""
+    """Return the backend whose cases run the files: ``ttnn-mock`` for ``tt_impl``, else ``cpu``."""
     packages = {file.partition("/")[0] for file in files}
     if "parity" in packages or len(packages) > 1:
         raise UserError("--files are of refsim or of tt_impl, whose cases differ; name one of them at a time.")

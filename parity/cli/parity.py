@@ -32,7 +32,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing els
 def list_cases(
     suite: Suite = "smoke", expr: Expr = None, backend: Backend = "cpu", part: Part = None, as_json: AsJson = False
 ) -> None:
-    """The ids of the cases, in the order they run."""
+    """List the ids of the cases, in the order they run."""
     from refsim.cli.progress import PATIENCE_S, Spinner
 
     with Spinner(f"collecting the cases of suite {suite}", after_s=PATIENCE_S):
@@ -151,7 +151,7 @@ def compare(
 
 @app.command()
 def diff(before: Before, after: After, csv: Changes = None, as_json: AsJson = False) -> None:
-    """The same as `compare --metrics`: what got worse between two runs, by how much, noise or not."""
+    """Compare as `compare --metrics` does: what got worse between two runs, by how much, noise or not."""
     compare(before, after, metrics=True, csv=csv, as_json=as_json)
 
 

@@ -130,7 +130,7 @@ def _place(
 
 
 def _fit(found: Attended, heads: tuple, rows: tuple, part: _Part, asked: tuple) -> tuple[int | None, Features]:
-    """The ring step whose keys weigh wrong on a rank, and the weights by role of the shard."""
+    """Return the ring step whose keys weigh wrong on a rank, and the weights by role of the shard."""
     inputs, shape, layout = asked
     batch = 0
     head = max(range(*heads), key=lambda h: float((found.out - found.ref)[batch, h, rows[0] : rows[1]].abs().max()))
@@ -160,7 +160,7 @@ def _fit(found: Attended, heads: tuple, rows: tuple, part: _Part, asked: tuple) 
 
 
 def _solve(pieces: list[Tensor], out: Tensor, ref: Tensor) -> tuple[float, Tensor]:
-    """The part of the error that a sum of weighted pieces leaves, and the weights."""
+    """Return the part of the error that a sum of weighted pieces leaves, and the weights."""
     basis = torch.stack([piece.flatten() for piece in pieces], 1)
     weights = torch.linalg.lstsq(basis, out.flatten().unsqueeze(1), driver="gelsd").solution.flatten()
     left = (basis @ weights - out.flatten()).square().sum() / (out - ref).square().sum().clamp_min(1e-30)
@@ -168,7 +168,7 @@ def _solve(pieces: list[Tensor], out: Tensor, ref: Tensor) -> tuple[float, Tenso
 
 
 def _contributions(inputs: dict[str, Tensor], shape: AttentionShape, layout: Layout, at: tuple) -> tuple[list, list]:
-    """What the keys of each ring member, and of the prompt, add to the answer of some rows of a head; their indices."""
+    """Return what the keys of each ring member, and of the prompt, add to some rows of a head, and whose they are."""
     batch, head, rows = at
     q, k, v = (joint_rows(inputs, name, shape.rows)[batch, head].double() for name in ("q", "k", "v"))
     weights = torch.softmax(q[rows] @ k.T * q.shape[-1] ** -0.5, -1)
@@ -188,7 +188,7 @@ def _contributions(inputs: dict[str, Tensor], shape: AttentionShape, layout: Lay
 
 
 def _step(layout: Layout, rank: int, member: int) -> int:
-    """The ring step at which a rank attends to the keys of a member of its ring."""
+    """Return the ring step at which a rank attends to the keys of a member of its ring."""
     options = layout.options()
     ring = parallel_groups(options.mesh, options.parallel, rank)["ring"]
     if ring.topology is Topology.RING:
@@ -197,7 +197,7 @@ def _step(layout: Layout, rank: int, member: int) -> int:
 
 
 def _features(found: Attended, wrong: Tensor, both: Tensor, parts: list[_Part], shape: AttentionShape) -> Features:
-    """What the wrong answer looks like, in numbers that do not depend on the mesh and its size."""
+    """Return what the wrong answer looks like, in numbers that do not depend on the mesh and its size."""
     image, prompt = wrong[:, :, : shape.rows], wrong[:, :, shape.rows :]
     wrong_parts = [
         float(wrong[:, p.heads.start : p.heads.stop, p.rows.start : p.rows.stop].float().mean())

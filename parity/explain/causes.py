@@ -66,7 +66,7 @@ def signature(
     limits: Mapping[str, float],
     messages: Sequence[str],
 ) -> Features:
-    """The features of a failure: what a finder found, metrics in units of their limits, words of hazards and errors.
+    """Return a failure's features: what a finder found, metrics over their limits, words of hazards and errors.
 
     Args:
         messages: hazards and the error; numbers in them do not count.
@@ -86,7 +86,7 @@ def signature(
 
 
 def of_case(case: Case) -> Features:
-    """What a case's layout allows: no error of Ulysses without it, no halo where channels are cut."""
+    """Return what a case's layout allows: no error of Ulysses without it, no halo where channels are cut."""
     cuts = case.id.split("-")
     return {f"cut:{word}": 1.0 for word in ("halo", "channels", "gather") if word in cuts} | {
         f"cut:{name}": 1.0 for name in ("ring", "ulysses") if getattr(case.layout.config(), name) > 1
@@ -94,7 +94,7 @@ def of_case(case: Case) -> Features:
 
 
 def distance(a: Features, b: Features) -> float:
-    """The sum over all features; what only one of them has counts as 0 in the other, a number or a trace's as equal."""
+    """Sum over all features; what only one of them has counts as 0 in the other, a number or a trace's as equal."""
     total = 0.0
     for name in a.keys() | b.keys():
         if (name not in a or name not in b) and name.startswith(("log:", "trace:", "coef:")):
@@ -121,7 +121,7 @@ def likelihoods(distances: Mapping[str, float], temperature: float) -> dict[str,
 
 
 def nearest(kind: str, features: Features, count: int = 3, known: dict[str, Any] | None = None) -> list[Cause]:
-    """The likeliest faults; none where there is no signature of a kind of case.
+    """Return the likeliest faults; none where there is no signature of a kind of case.
 
     Args:
         known: what :func:`stored` gives; the package's own if None.

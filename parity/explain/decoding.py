@@ -74,7 +74,7 @@ def _of_prompt(index: int, text: Any, expected: Any, length: int, limit: float) 
 
 
 def _round_of(position: int, steps: Sequence[Any]) -> int:
-    """The round that gave a token; the first token comes before them and counts as round 0's."""
+    """Return the round that gave a token; the first token comes before them and counts as round 0's."""
     given = 1
     for round_, step in enumerate(steps):
         given += step.accepted

@@ -62,7 +62,7 @@ def explain(
 
 
 def again(case: Case, backend: str, base_seed: int, *, trace: str = "") -> str:
-    """The command that runs only this case again, with taps and trace on; ``trace``: the file that it is to go into."""
+    """Return the command that runs only this case again, with taps and trace on, which go into the file ``trace``."""
     words = ["refsim", "parity", "explain", case.id]
     words += ["--backend", backend] if backend != "cpu" else []
     words += ["--seed", str(base_seed)] if base_seed else []
@@ -71,7 +71,7 @@ def again(case: Case, backend: str, base_seed: int, *, trace: str = "") -> str:
 
 
 def place_of_message(messages: list[str], case: Case) -> Place | None:
-    """The rank, step and collective that a hazard or an error names."""
+    """Return the rank, step and collective that a hazard or an error names."""
     for message in messages:
         rank, step, what = _RANK.search(message), _STEP.search(message), _WHAT.search(message)
         if rank or what:
@@ -84,7 +84,7 @@ def place_of_message(messages: list[str], case: Case) -> Place | None:
 
 
 def place_of_trace(trace: list[dict[str, Any]], case: Case) -> Place | None:
-    """The first event that is wrong in a trace, of a run whose answer may be right; None where nothing is."""
+    """Return the first event that is wrong in a trace, of a run whose answer may be right; None where nothing is."""
     wrong = [(event, name) for name, events in offending(trace, case.layout).items() for event in events]
     if not wrong:
         return None
@@ -96,7 +96,7 @@ def place_of_trace(trace: list[dict[str, Any]], case: Case) -> Place | None:
 
 
 def text(explanation: dict[str, Any], *, maps: bool = True) -> str:
-    """The explanation in lines, for terminals, markdown and JUnit alike."""
+    """Write the explanation in lines, for terminals, markdown and JUnit alike."""
     lines = []
     if place := explanation["place"]:
         lines.append(place["text"])

@@ -68,7 +68,7 @@ def _note(worst: Finding, rows: tuple[int, int]) -> str:
 
 
 def generic(name: str) -> str:
-    """A tensor's name without the number of its block and the features it stands for."""
+    """Return a tensor's name without the number of its block and the features it stands for."""
     return _BLOCK.sub("blocks.N", name.partition("@")[0])
 
 

@@ -121,7 +121,7 @@ def _features(out: Tensor, ref: Tensor, flat: Tensor, more: tuple) -> Features:
 
 
 def _last(bounds: list, flat: Tensor) -> Tensor:
-    """The part of the last device, which has padding behind it."""
+    """Return the part of the last device, which has padding behind it."""
     mask = torch.zeros_like(flat, dtype=torch.bool)
     (a, b), (c, d) = (next(part for part in reversed(axis) if part[0] < part[1]) for axis in bounds)
     mask[a:b, c:d] = True

@@ -97,7 +97,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def shaded(error_map: dict[str, Any]) -> str:
-    """A map as text: a line per line, a shade per decade of error, ``!`` for what is not a number."""
+    """Write a map as text: a line per line, a shade per decade of error, ``!`` for what is not a number."""
     if not error_map:
         return ""
     lines = ["".join(map(_shade, values)) for values in error_map["errors"]]
@@ -116,7 +116,7 @@ def _shade(error: Any) -> str:
 
 
 def device_map(mesh: MeshSpec, by_rank: Sequence[float]) -> dict[str, Any]:
-    """The map of errors by device, as the mesh lies."""
+    """Return the map of errors by device, as the mesh lies."""
     rows, columns = mesh.shape
     lines = [[by_rank[mesh.rank(row, column)] for column in range(columns)] for row in range(rows)]
     return {"title": f"error by device of {mesh}", "lines": "axis 0", "columns": "axis 1", "errors": lines}
@@ -128,7 +128,7 @@ def span(indices: Sequence[int], offset: int = 0) -> Range | None:
 
 
 def where(wrong: Tensor) -> list[int]:
-    """Indices of True in a vector."""
+    """Return indices of True in a vector."""
     return [int(i) for i in wrong.nonzero().flatten()]
 
 
@@ -141,5 +141,5 @@ def log_error(value: float | None, limit: float = 1.0) -> float:
 
 
 def bounded(value: float, limit: float = 3.0) -> float:
-    """A value between -limit and limit; limit for what is not a number."""
+    """Limit a value to between -limit and limit; limit for what is not a number."""
     return min(max(value, -limit), limit) if math.isfinite(value) else limit

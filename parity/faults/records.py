@@ -24,7 +24,7 @@ Progress = Callable[[int, int, Record], None]
 
 
 def new_record(case: Case, fault: Fault | None, backend: str, bounds: Iterable[Threshold]) -> Record:
-    """The record before anything has run."""
+    """Return the record before anything has run."""
     return {
         "id": fault.id if fault else case.id,
         "kind": "fault" if fault else "clean",

@@ -85,7 +85,7 @@ def keys_in_bf16(original: Any, self: Any, k: Tensor, v: Tensor, *keys: Any, **w
 
 
 def _rear(change: Callable[[Tensor, int], Tensor]) -> Patch:
-    """The prompt's keys and its values are what ``change(x, members of the ring)`` makes of them."""
+    """Replace the prompt's keys and its values by ``change(x, members of the ring)``."""
 
     def attention(original: Any, device: Any, qkv: Any, rear: Any = None, **more: Any) -> Any:
         query, *keys = rear
@@ -144,7 +144,7 @@ def prompt_padding_attended(original: Any, self: TokenShards, shard: int) -> lis
 
 
 def _last_key(by: int) -> Patch:
-    """The last key is taken for one that comes so many later."""
+    """Take the last key for one that comes so many later."""
 
     def valid(original: Any, self: TokenShards, shard: int) -> list:
         return original(TokenShards(self.logical_n + by, self.factor, self.local_n), shard)

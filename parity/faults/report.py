@@ -94,7 +94,7 @@ def summary(records: list[Record]) -> FaultCounts:
 
 
 def judged(record: Record) -> Put:
-    """The record with what would have missed the fault; nothing of a clean case."""
+    """Return the record with what would have missed the fault; nothing of a clean case."""
     return Put(**record, missed_by=missed_by(record) if record["kind"] == "fault" else [])
 
 
@@ -104,7 +104,7 @@ def as_json(records: list[Record]) -> str:
 
 
 def markdown(records: list[Record]) -> str:
-    """What caught each fault, and the matrix fault x metric."""
+    """Write what caught each fault, and the matrix fault x metric."""
     counts = summary(records)
     faults = [r for r in records if r["kind"] == "fault"]
     lines = [

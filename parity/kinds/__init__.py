@@ -17,14 +17,14 @@ __all__ = ["KINDS", "Entry", "entry", "load", "thresholds_for"]
 
 
 def load(kind: str) -> Any:
-    """The class of a kind, a :class:`parity.kinds.base.Kind`."""
+    """Return the class of a kind, a :class:`parity.kinds.base.Kind`."""
     module, _, name = entry(kind).implementation.partition(":")
     return getattr(import_module(module), name)
 
 
 @cache
 def thresholds_for(kind: str, dtype: str) -> tuple[Threshold, ...]:
-    """The bounds of a kind of case in a storage dtype (``fp32``, ``bf16``), tightened by the measured floors.
+    """Return the bounds of a kind of case in a storage dtype (``fp32``, ``bf16``), tightened by the measured floors.
 
     Raises:
         UserError: there are none for this dtype.

@@ -86,7 +86,7 @@ class Kind(ABC):
 
     @classmethod
     def tables(cls, case: Case) -> tuple[str, ...]:
-        """The modules of which a case judges what stands outside of functions, which ran before any case did."""
+        """Return the modules of which a case judges what stands outside of functions, which ran before any case did."""
         return ()
 
 
@@ -98,7 +98,7 @@ class CpuKind(Kind):
 
     @abstractmethod
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Any:
-        """The simulator's answer in ``layout``; ``more`` are further fields of the run's options."""
+        """Return the simulator's answer in ``layout``; ``more`` are further fields of the run's options."""
 
     @abstractmethod
     def measure(self, case: Case, seed: int, result: Any) -> Metrics:
@@ -117,7 +117,7 @@ class CpuKind(Kind):
         return {}
 
     def extra(self, result: Any) -> dict[str, Any]:
-        """What else a record is to keep of a result that has been measured."""
+        """Return what else a record is to keep of a result that has been measured."""
         return {}
 
     def explain(self, case: Case, seed: int, result: Any, limits: Mapping[str, float]) -> Evidence:
@@ -129,7 +129,7 @@ class CpuKind(Kind):
         return Evidence()
 
     def answers(self, result: Any) -> dict[str, Tensor]:
-        """The tensors of a result whose bits count, by name."""
+        """Return the tensors of a result whose bits count, by name."""
         return result.tensors
 
 
@@ -141,7 +141,7 @@ class HostKind(CpuKind):
 
     @abstractmethod
     def look(self, case: Case, seed: int) -> dict[str, Any]:
-        """The value of a result."""
+        """Return the value of a result."""
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
         begun = time.monotonic()
@@ -172,10 +172,10 @@ class ModelKind(CpuKind):
 
     @abstractmethod
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        """The case's inputs, by the names that ``refsim run`` takes, holding only values of ``held``."""
+        """Return the case's inputs, by the names that ``refsim run`` takes, holding only values of ``held``."""
 
     def call(self, model: Any, tensors: dict[str, Any]) -> Tensor:
-        """The oracle's answer to the inputs."""
+        """Return the oracle's answer to the inputs."""
         return oracle_of(type(model).__name__).answer(model, tensors)
 
     def compare(self, case: Case, out: Tensor, ref: Tensor) -> Metrics:
@@ -200,20 +200,20 @@ class ModelKind(CpuKind):
         return tokens.find(out, ref, [(0, ref.shape[1])], case.layout, limits.get("worst_token", limits["rel_rmse"]))
 
     def folder(self, case: Case, seed: int) -> Path:
-        """The checkpoint of a case."""
+        """Return the checkpoint of a case."""
         return self.store.folder(case.model, seed)
 
     @staticmethod
     def held(case: Case) -> str:
-        """The dtype whose values weights and inputs hold, that of storage or one whose values are storage's as well."""
+        """Return the dtype whose values weights and inputs hold: that of storage, or one that storage holds as well."""
         return case.dtype
 
     def key(self, case: Case, seed: int, arithmetic: torch.dtype) -> tuple:
-        """What the oracle's answer depends on; begins with the model and ends with seed, dtype and arithmetic."""
+        """Return what the oracle's answer depends on; begins with the model and ends with seed, dtype, arithmetic."""
         return case.model, case.shape, case.family, seed, self.held(case), arithmetic
 
     def reference(self, case: Case, seed: int, arithmetic: torch.dtype = torch.float32) -> Tensor:
-        """The oracle's answer, computed in ``arithmetic`` from weights and inputs as storage holds them."""
+        """Return the oracle's answer, computed in ``arithmetic`` from weights and inputs as storage holds them."""
         key = self.key(case, seed, arithmetic)
         if key not in self._samples:
             oracle, tensors = self.oracle(case), self.inputs(case, seed)
@@ -229,7 +229,7 @@ class ModelKind(CpuKind):
         return self._samples[key]
 
     def watching(self, case: Case, seed: int, arithmetic: torch.dtype, model: Any) -> AbstractContextManager[Any]:
-        """What the oracle runs in; a kind that judges more than the answer looks at its modules here."""
+        """Return what the oracle runs in; a kind that judges more than the answer looks at its modules here."""
         return nullcontext()
 
     def drop(self, case: Case, seed: int) -> None:
@@ -238,7 +238,7 @@ class ModelKind(CpuKind):
 
     @staticmethod
     def oracle(case: Case) -> Oracle:
-        """What is particular to the class of the case's model."""
+        """Return what is particular to the class of the case's model."""
         return oracle_of(MODELS[case.model].class_name)
 
 
@@ -255,10 +255,10 @@ class TTNNKind(Kind):
 
     @abstractmethod
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        """What both backends are handed in a file."""
+        """Return what both backends are handed in a file."""
 
     def arguments(self, case: Case, seed: int) -> dict[str, Any]:
-        """What the program takes besides ``inputs``."""
+        """Return what the program takes besides ``inputs``."""
         return {"checkpoint": str(self.store.folder(case.model, seed))}
 
     def reference(self, case: Case, seed: int, inputs: Path) -> Any:
@@ -272,13 +272,13 @@ class TTNNKind(Kind):
 
 
 def text_inputs(case: Case, seed: int) -> dict[str, Tensor]:
-    """What an encoder of prompts is run on, in either backend."""
+    """Return what an encoder of prompts is run on, in either backend."""
     model = MODELS[case.model]
     return oracle_of(model.class_name).text_inputs(model.config, case.shape, seed)
 
 
 def latent_inputs(case: Case, seed: int) -> dict[str, Tensor]:
-    """What a decoder of pictures is run on, in either backend."""
+    """Return what a decoder of pictures is run on, in either backend."""
     config = MODELS[case.model].config
     channels = config.get("z_dim") or config["latent_channels"]
     return rounded(decoder_inputs(case.shape, channels, case.family, seed), case.dtype)

@@ -112,7 +112,7 @@ def _reason(mine: Entry, theirs: Entry, last_parts: list[int] | None, ratios: Ma
 
 
 def decoding_differences(reference: list[Entry], device: list[Entry], logits: int) -> list[Entry]:
-    """The same of a run that decodes after prompts; in TTNN the first prompt's pass is run once more behind it all.
+    """Compare a run that decodes after prompts; in TTNN the first prompt's pass is run once more behind it all.
 
     That pass is part of the sequence twice, so what it asks for is known; then it gathers ``logits`` bytes.
     """

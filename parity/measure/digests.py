@@ -21,7 +21,7 @@ def tensor_digest(x: Tensor) -> str:
 
 
 def rank_digest(tensors: Mapping[str, Tensor]) -> str:
-    """What a rank of refsim says of its answer: blake2b of the bytes of its tensors one after the other, names
+    """Return what a rank says of its answer: blake2b of the bytes of its tensors one after the other, names
     ascending. Written anew, so that a digest of anything less is seen."""
     import torch
 
@@ -30,5 +30,5 @@ def rank_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """The digest of every tensor, by name, names ascending."""
+    """Return the digest of every tensor, by name, names ascending."""
     return {name: tensor_digest(tensors[name]) for name in sorted(tensors)}

@@ -272,7 +272,7 @@ def _rows_with_error(ours: Tensor, theirs: Tensor, pieces: int) -> list[tuple[in
 
 
 def floor(noise: Modules, ref: Modules) -> dict[str, float]:
-    """The same metrics of the oracle in the storage dtype against itself in a wider one, part by part of ``PIECE``."""
+    """Measure the oracle in the storage dtype against itself in a wider one, part by part of ``PIECE``."""
     values: dict[str, list[float]] = {name: [] for name in METRICS}
     for name, module in ref.items():
         pairs = [*zip(noise[name].took, module.took, strict=True), *zip(noise[name].gave, module.gave, strict=True)]
@@ -330,7 +330,7 @@ class _Part:
         return ours, theirs, max(1, heads * ours.shape[-1] // local.shape[-1])
 
     def padding(self, one: Observed) -> Tensor | None:
-        """What a layer gave behind its last real lane, (B, N, lanes); None of what has none, or may fill it: norms."""
+        """Return what a layer gave behind its last real lane, (B, N, lanes); None where there is none, or of norms."""
         module = self._oracle.get(one.name)
         if module is None or "norm" in one.name.split(".")[-1] or one.local.ndim != 3 or "tp" not in one.cut:
             return None
@@ -338,11 +338,11 @@ class _Part:
         return one.local[..., max(module.gave[0].shape[-1] - start, 0) :]
 
     def least(self, one: Observed) -> float:
-        """The least RMS that what a block added is measured by, 0 for anything else."""
+        """Return the least RMS that what a block added is measured by, 0 for anything else."""
         return LEAST * self._oracle[one.name].stream_rms if one.name in self._oracle else 0.0
 
     def _of(self, name: str, call: int, calls: int) -> Tensor:
-        """A module's input or output of a call, this cfg group's samples of it."""
+        """Return a module's input or output of a call, this cfg group's samples of it."""
         module = self._oracle.get(name.removesuffix(".in"))
         tensors = [] if module is None else module.took if name.endswith(".in") else module.gave
         if not tensors:
@@ -355,7 +355,7 @@ class _Part:
         return whole.chunk(cfg.size)[cfg.index]
 
     def _term(self, name: str, one: Observed, observed: list[Observed]) -> tuple[Callable[[slice], Tensor], int, int]:
-        """This rank's term, its rows and width: of each input, the lanes that lie here, by their columns of the weight.
+        """Return this rank's term, its rows and width: of each input, the lanes here times their columns of the weight.
 
         The term is computed for the rows that are asked for.
         """
@@ -386,7 +386,7 @@ class _Part:
         return of, inputs[0].shape[1] if inputs else 0, weight.shape[0]
 
     def _rows(self, n: int, *, cut: bool) -> range:
-        """The real rows of this rank's shard, of ``n`` in all."""
+        """Return the real rows of this rank's shard, of ``n`` in all."""
         if not cut:
             return range(n)
         sp = self._groups["sp"]
@@ -413,7 +413,7 @@ def _distances(ours: Tensor, theirs: Tensor, pieces: int, least: float) -> list[
 
 
 def _wide(ours: Tensor) -> torch.dtype:
-    """What is exact enough to compare a tensor in: wider than it, so that not all of a real width is float64's work."""
+    """Return the dtype to compare a tensor in: wider than it, so that not all of a real width is float64's work."""
     return torch.float64 if ours.dtype == torch.float32 else torch.float32
 
 
@@ -429,7 +429,7 @@ def _ratios(size: float, along: float, error: float, smallest: float) -> tuple[d
 
 
 def _distances_of_pieces(ours_BND: Tensor, theirs_BND: Tensor) -> dict[str, float]:
-    """The worst of :func:`_distances` over the pieces of every sample, all at a time; what is empty counts as equal."""
+    """Return the worst of :func:`_distances` over the pieces of every sample; what is empty counts as equal."""
 
     def sums(x: Tensor) -> Tensor:
         rows, lanes = PIECE

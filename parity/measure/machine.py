@@ -19,7 +19,7 @@ PACKAGES = ("refsim", "torch", "ttnn", "diffusers", "transformers", "safetensors
 
 
 def missing_memory(case: Case) -> str:
-    """A sentence if the machine has less memory free than the case needs, where that can be found out."""
+    """Say if the machine has less memory free than the case needs, where that can be found out."""
     free = available_bytes()
     if free is None or free >= case.needs_gb * 2**30:
         return ""
@@ -27,7 +27,7 @@ def missing_memory(case: Case) -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what computes the answers and of what judges them; ``-`` for what is not installed."""
+    """Return the versions of what computes the answers and of what judges them; ``-`` for what is not installed."""
 
     def version(name: str) -> str:
         try:
@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
 
 
 def git(folder: Path, *words: str) -> str | None:
-    """What git says of a folder; None where it says nothing: no checkout, or no git."""
+    """Return what git says of a folder; None where it says nothing: no checkout, or no git."""
     try:
         asked = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -66,5 +66,5 @@ def machine() -> dict[str, Any]:
 
 
 def cores() -> int:
-    """The processors this process may use."""
+    """Return the processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

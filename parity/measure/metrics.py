@@ -108,7 +108,7 @@ def rel_max(out: Tensor, ref: Tensor) -> float:
 
 
 def non_finite(out: Tensor) -> int:
-    """Number of NaN and infinite values."""
+    """Count NaN and infinite values."""
     return int((~torch.isfinite(out)).sum())
 
 
@@ -160,7 +160,7 @@ def _are_alike(ref_NF: Tensor) -> bool:
 
 
 def _gains(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> dict[tuple[int, int, int], float]:
-    """The factor on every part, by (group, start, stop); NaN of all if anything is not finite."""
+    """Return the factor on every part, by (group, start, stop); NaN of all if anything is not finite."""
     out, ref = _pair(out_GNF, ref_GNF)
     places = [(g, a, b) for g in range(out.shape[0]) for a, b in shards if a < b]
     if not _is_finite(out, ref):
@@ -258,7 +258,7 @@ def worst_of(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def worst(values: Iterable[float]) -> float:
-    """The largest, NaN if any is NaN (``max`` would depend on the order); NaN of nothing, which then fails."""
+    """Return the largest, NaN if any is NaN (``max`` would depend on the order); NaN of nothing, which then fails."""
     found = list(values)
     return math.nan if not found or any(math.isnan(v) for v in found) else max(found)
 

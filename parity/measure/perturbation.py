@@ -41,12 +41,12 @@ OPS: dict[str, tuple[str, ...]] = {
 
 
 def fault(op: str, rank: int, *, by: float, call: int) -> str:
-    """The fault that scales what the ``call``-th call of ``op`` on ``rank`` gives by 1 + ``by``."""
+    """Return the fault that scales what the ``call``-th call of ``op`` on ``rank`` gives by 1 + ``by``."""
     return f"{__name__}:scaled {json.dumps({'op': op, 'rank': rank, 'by': by, 'call': call})}"
 
 
 def counting(rank: int, file: Path) -> str:
-    """The fault that changes nothing and leaves in a file how often ``rank`` calls each op."""
+    """Return the fault that changes nothing and leaves in a file how often ``rank`` calls each op."""
     return f"{__name__}:counted {json.dumps({'rank': rank, 'file': str(file)})}"
 
 
@@ -101,7 +101,7 @@ def _then(original: Callable[..., Any], change: Callable[[Any], Any]) -> Callabl
 
 
 def _times(result: Any, factor: float) -> Any:
-    """A tensor times a factor, rounded once; of several results the first (of attention: not the log-sum-exp)."""
+    """Multiply a tensor by a factor, rounded once; of several results the first (not attention's log-sum-exp)."""
     if isinstance(result, MeshTensor):
         return result.with_local(_times(result.local, factor))
     if isinstance(result, Tensor):

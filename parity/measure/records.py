@@ -86,7 +86,7 @@ class Record(Configuration):
 
     @classmethod
     def of(cls, case: Case, backend: str, seed: int, thresholds: tuple[Threshold, ...] = ()) -> Record:
-        """The record of a case before it has run."""
+        """Return the record of a case before it has run."""
         limits, reasons = {t.metric: t.limit for t in thresholds}, {t.metric: t.reason for t in thresholds}
         return cls(**case.describe(), backend=backend, seed=seed, thresholds=limits, reasons=reasons)
 

@@ -45,7 +45,7 @@ REPLICAS = Threshold(
 
 
 def pcc(limit: float, reason: str) -> tuple[Threshold, ...]:
-    """The same bound on 1 - PCC of the whole, of the worst shard and of the rows at borders."""
+    """Bound 1 - PCC of the whole, of the worst shard and of the rows at borders alike."""
     return (
         Threshold("one_minus_pcc", limit, reason),
         Threshold("one_minus_pcc_shard", limit, f"{reason}; on the worst shard, which an average over shards hides"),
@@ -104,17 +104,17 @@ OF_PARTS = {
 
 @cache
 def calibration() -> dict[str, Any]:
-    """What is in ``calibration.json``: ``floors`` by ``kind dtype`` and metric, and what they were measured with."""
+    """Read ``calibration.json``: ``floors`` by ``kind dtype`` and metric, and what they were measured with."""
     return json.loads(CALIBRATION.read_text(encoding="utf-8"))
 
 
 def limit_of(metric: str, floor: float) -> float:
-    """The bound that follows from a floor; 1 - PCC and 1 - CCC grow with the square of an error."""
+    """Return the bound that follows from a floor; 1 - PCC and 1 - CCC grow with the square of an error."""
     return floor * (MARGIN**2 if metric.startswith("one_minus") else MARGIN)
 
 
 def tightened(allowed: tuple[Threshold, ...], key: str) -> tuple[Threshold, ...]:
-    """The bounds of a kind of case in a storage dtype, with the measured floors of ``key`` (``"attention fp32"``).
+    """Return a kind's bounds in a storage dtype, with the measured floors of ``key`` (``"attention fp32"``).
 
     Those of ``allowed``, tightened to the margin above the floor where that is lower, and those of ``FROM_FLOOR``.
     """
@@ -139,7 +139,7 @@ def tightened(allowed: tuple[Threshold, ...], key: str) -> tuple[Threshold, ...]
 
 
 def judge(metrics: Metrics, thresholds: tuple[Threshold, ...]) -> list[str]:
-    """What was exceeded, one sentence part each; empty if nothing was.
+    """Return what was exceeded, one sentence part each; empty if nothing was.
 
     A NaN fails (``not nan <= limit``), and so does a metric that should have been measured and was not.
     """

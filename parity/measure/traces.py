@@ -55,12 +55,12 @@ FINDINGS = {
 
 
 def check(trace: list[Event], layout: Layout) -> dict[str, int]:
-    """Counts of what is wrong in the trace of a run of ``layout``; all 0 where nothing is."""
+    """Count what is wrong in the trace of a run of ``layout``; all 0 where nothing is."""
     return {name: len(events) for name, events in offending(trace, layout).items()}
 
 
 def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
-    """The events that are wrong in the trace of a run of ``layout``, by the keys of :data:`FINDINGS`."""
+    """Return the events that are wrong in the trace of a run of ``layout``, by the keys of :data:`FINDINGS`."""
     mesh = get_mesh(layout.mesh)
     config = layout.config()
     groups = [parallel_groups(mesh, config, rank) for rank in range(mesh.num_devices)]
@@ -105,14 +105,14 @@ def _of_ring(event: Event) -> bool:
 
 
 def larger_than_a_block(of_ring: list[Event], chunk: int) -> list[Event]:
-    """The transfers of a ring of more keys than a block has."""
+    """Return the transfers of a ring of more keys than a block has."""
     attended = [e["shapes"][1] for e in of_ring if e["op"] == "sdpa"]  # (B, H, keys, E)
     most = max((b * heads * chunk * size for b, heads, _, size in attended), default=0)
     return [e for e in of_ring if e["op"] in ("send", "recv") and math.prod(e["shapes"][0]) > most]
 
 
 def without_overlap(trace: list[Event]) -> list[Event]:
-    """The first event of every ring step, over all ranks, that computes while nothing of the next is under way."""
+    """Return the first event of every rank's ring step that computes while nothing of the next is under way."""
     found = []
     by_rank: dict[int, list[Event]] = defaultdict(list)
     for event in trace:
@@ -130,8 +130,8 @@ def without_overlap(trace: list[Event]) -> list[Event]:
 
 
 def right_before_left(trace: list[Event]) -> list[Event]:
-    """What is attended first of a step on a Line though it came from the right: the local shard, which lies where
-    shards from the left do, or one beside which another has come from the left."""
+    """Return what is attended first of a step on a Line though it came from the right: the local shard, which lies
+    where shards from the left do, or one beside which another has come from the left."""
     found = []
     by_rank: dict[int, list[Event]] = defaultdict(list)
     for event in sorted(trace, key=lambda e: e["start"]):
@@ -147,7 +147,7 @@ def right_before_left(trace: list[Event]) -> list[Event]:
 
 
 def cfg_in_turn(trace: list[Event]) -> list[Event]:
-    """The compute steps that come after a message from another cfg branch: in one forward none needs the other's.
+    """Return the compute steps behind a message from another cfg branch: in one forward none needs the other's.
 
     The order is that of each rank's own events, not the clock's, so that a busy machine raises no alarm.
     """

@@ -160,7 +160,7 @@ def attempt(mutation: Mutation, tree: Tree, found: LineMap, asked: measure.Asked
 
 
 def in_turn(cases: list[Executed], file: str) -> list[Executed]:
-    """The same cases, the next always the one with the most that none before it had, for its seconds.
+    """Order cases so that the next is always the one with the most that none before it had, for its seconds.
 
     That is each word of its id (model, mesh, factors, scheme, dtype, what it is about) and how it goes through the
     changed file, and each pair of these, which counts less. A mutation that one case passes will pass the next of its
@@ -201,7 +201,7 @@ class Outcome:
     certain: bool = True
 
     def against(self, unchanged: str) -> Outcome:
-        """What is left of it where the unchanged program fails for the given reason, if there is one."""
+        """Return what is left of it where the unchanged program fails for the given reason, if there is one."""
         if not unchanged:
             return replace(self, certain=True)
         return Outcome(UNTOLD, self.by, f"{self.reason}; without the change: {unchanged}")
@@ -222,7 +222,7 @@ class _Heard:
         return sum(message["verdict"] != "skipped" for message in self._verdicts)
 
     def outcome(self, ended: child.Ended, file: str) -> Outcome:
-        """What follows for a mutation of ``file``."""
+        """Return what follows for a mutation of ``file``."""
         last = self._verdicts[-1] if self._verdicts else {"verdict": ""}
         if last["verdict"] == "failed":
             error = last["error"]

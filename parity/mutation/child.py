@@ -101,7 +101,7 @@ def _main(answers: Connection, reference: str, arguments: dict[str, Any], root: 
 
 
 def _files(error: BaseException | None, root: Path) -> Iterator[str]:
-    """The files under ``root`` that an error, or one that it was raised from, came through."""
+    """Yield the files under ``root`` that an error, or one that it was raised from, came through."""
     while error is not None:
         for frame in traceback.extract_tb(error.__traceback__):
             if Path(frame.filename).is_relative_to(root):

@@ -97,7 +97,7 @@ def count(file: str, source: str, executed: set[int], refused: bool = False) -> 
 
 
 def timing_only() -> set[str]:
-    """The files that are for predictions alone: those of the models that every run refuses, and of no other."""
+    """Return the files that are for predictions alone: those of the models that every run refuses, and of no other."""
     files: dict[bool, set[str]] = {False: set(), True: set()}
     for spec in own():
         used = (spec.model, spec.config, f"refsim.models.{spec.name}.spec:")
@@ -106,14 +106,14 @@ def timing_only() -> set[str]:
 
 
 def total(counts: Iterable[Count], name: str = "all") -> Count:
-    """The sum of counts."""
+    """Add up counts."""
     known = list(counts)
     lines, executed, refused = (sum(getattr(c, of) for c in known) for of in ("lines", "executed", "refused"))
     return Count(name, lines, executed, refused=refused)
 
 
 def folders(counts: list[Count]) -> list[Count]:
-    """The sum of every folder two levels deep, such as ``refsim/parallel``."""
+    """Add up the counts of every folder two levels deep, such as ``refsim/parallel``."""
     names = dict.fromkeys(folder_of(c.file) for c in counts)
     return [total((c for c in counts if folder_of(c.file) == name), name) for name in names]
 
@@ -130,7 +130,7 @@ def ranges(lines: list[int]) -> str:
 
 
 def text(counts: list[Count], found: LineMap) -> str:
-    """A line a file that has functions, the folders, the sum."""
+    """Write a line a file that has functions, the folders, the sum."""
     rows = [*(c for c in counts if c.lines), *folders(counts), total(counts)]
     width = max(len(c.file) for c in rows)
     lines = [

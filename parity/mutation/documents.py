@@ -59,7 +59,7 @@ def is_table(file: str, node: ast.AST) -> bool:
 
 
 def _asked_otherwise(node: ast.AST) -> list[ast.keyword]:
-    """What a call that makes a published model gives otherwise than its pipeline."""
+    """Return what a call that makes a published model gives otherwise than its pipeline."""
     if not (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)):
         return []
     name = str(node.args[0].value)
@@ -69,7 +69,7 @@ def _asked_otherwise(node: ast.AST) -> list[ast.keyword]:
 
 
 def _values(node: ast.AST, keys: tuple[str, ...]) -> list[ast.expr]:
-    """The values that a dict has for some keys."""
+    """Return the values that a dict has for some keys."""
     if not isinstance(node, ast.Dict):
         return []
     return [x for key, x in zip(node.keys, node.values, strict=True) if getattr(key, "value", None) in keys]
@@ -82,7 +82,7 @@ def _is_figure(node: ast.AST) -> bool:
 
 
 def _only_within(tree: ast.Module, within: set[int]) -> set[str]:
-    """The names, of parameters too, that are read in figures and nowhere else."""
+    """Return the names, of parameters too, that are read in figures and nowhere else."""
     read: dict[str, list[bool]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):

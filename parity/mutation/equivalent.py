@@ -202,7 +202,7 @@ def proof(mutation: Mutation, source: str) -> str:
 
 
 def changed_lines(mutation: Mutation, source: str) -> tuple[str, str]:
-    """The lines that a mutation changes and what they become, without the space around them."""
+    """Return the lines that a mutation changes and what they become, without the space around them."""
     lines = mutation.diff(source).splitlines()[3:]
     before, after = ("\n".join(line[1:].strip() for line in lines if line[0] == sign) for sign in "-+")
     return before, after

@@ -54,12 +54,12 @@ class LineMap:
     imported: list[str] = field(default_factory=list)
 
     def executing(self, file: str, where: Statement) -> list[Executed]:
-        """The passing cases that execute a line of ``where``, the quickest first."""
+        """Return the passing cases that execute a line of ``where``, the quickest first."""
         found = [c for c in self.cases if c.verdict == "passed" and where.is_in(c.lines.get(file, ()))]
         return sorted(found, key=lambda c: c.seconds)
 
     def lines(self, file: str) -> set[int]:
-        """The lines of a file that one of the passing cases executes."""
+        """Return the lines of a file that one of the passing cases executes."""
         return {line for c in self.cases if c.verdict == "passed" for line in c.lines.get(file, ())}
 
     @property
@@ -72,7 +72,7 @@ Progress = Callable[[Executed], None]
 
 
 def measured(asked: Asked, tree: Tree, kept: Path | None, progress: Progress) -> LineMap:
-    """The map of the given cases, from the file ``kept`` if that was made of the same sources and question.
+    """Return the map of the given cases, from the file ``kept`` if that was made of the same sources and question.
 
     Raises:
         UserError: coverage.py or what the cases need is not installed, or no case matches.
@@ -140,7 +140,7 @@ def tables(case: Case, files: list[str]) -> list[str]:
 
 
 def digest(asked: Asked) -> str:
-    """A name of everything that the map depends on: the question, the sources, the versions of the libraries."""
+    """Return a name of everything that the map depends on: the question, the sources, the versions of the libraries."""
     found = hashlib.sha256(json.dumps([asdict(asked), versions()], sort_keys=True).encode())
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):

@@ -26,7 +26,7 @@ def operator(function: Operator) -> Operator:
 
 
 def _with(node: N, **fields: object) -> N:
-    """A copy of a node with other fields."""
+    """Copy a node with other fields."""
     changed = copy.copy(node)
     for name, value in fields.items():
         setattr(changed, name, value)
@@ -34,7 +34,7 @@ def _with(node: N, **fields: object) -> N:
 
 
 def _name(node: ast.AST) -> str:
-    """The last name of what is called: ``cat`` of ``torch.cat``."""
+    """Return the last name of what is called: ``cat`` of ``torch.cat``."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
@@ -43,7 +43,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _swapped(parts: list[N], at: int = 0) -> list[N]:
-    """The parts with one and its neighbour exchanged."""
+    """Exchange one of the parts and its neighbour."""
     return [*parts[:at], parts[at + 1], parts[at], *parts[at + 2 :]]
 
 
@@ -74,7 +74,7 @@ def other_operator(node: ast.AST) -> Iterator[ast.AST]:
 
 @operator
 def missing_term(node: ast.AST) -> Iterator[ast.AST]:
-    """A bias, a scale or an epsilon that is not there; only where both sides have one type."""
+    """Leave out a bias, a scale or an epsilon; only where both sides have one type."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
         if not _is_text(node.left) and not _is_text(node.right):
             yield node.left
@@ -93,7 +93,7 @@ _BORDERS = ("range", "narrow", "min", "max", "slice", "arange")
 
 @operator
 def off_by_one(node: ast.AST) -> Iterator[ast.AST]:
-    """An integer, the border of a slice, or an argument that is a number of rows, one too large or too small."""
+    """Make an integer, the border of a slice, or an argument that is a number of rows, one too large or too small."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         yield ast.Constant(node.value + 1)
         if node.value > 0:
@@ -119,7 +119,7 @@ _AXES = {"sp": "tp", "tp": "sp", "ring": "ulysses", "ulysses": "ring", "sp_axis"
 
 @operator
 def wrong_dim(node: ast.AST) -> Iterator[ast.AST]:
-    """The neighbour of a tensor's dim, or the other axis of the mesh."""
+    """Take the neighbour of a tensor's dim, or the other axis of the mesh."""
     if isinstance(node, ast.keyword) and node.arg in ("dim", "axis", "dims", "keepdim_dim"):
         for value in _other_dims(node.value):
             yield _with(node, value=value)
@@ -190,7 +190,7 @@ _MODULES = {"torch", "F", "ttnn", "math", "np", "self", "functools"}
 
 @operator
 def missing_call(node: ast.AST) -> Iterator[ast.AST]:
-    """What is called on a tensor and keeps its shape is left out, or a statement that is only a call."""
+    """Leave out what is called on a tensor and keeps its shape, or a statement that is only a call."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         yield ast.Pass()
     if isinstance(node, ast.Call) and _SHAPE_IS_KEPT.match(_name(node.func)):
@@ -209,7 +209,7 @@ _MATTERS = re.compile(
 
 @operator
 def dropped_argument(node: ast.AST) -> Iterator[ast.AST]:
-    """A mask, a number of real rows, a scale or an epsilon that is not passed on."""
+    """Drop a mask, a number of real rows, a scale or an epsilon."""
     if isinstance(node, ast.Call):
         for i, given in enumerate(node.keywords):
             if given.arg and _MATTERS.match(given.arg):
@@ -263,7 +263,7 @@ _ALIKE |= {"rsqrt": "sqrt", "tanh": "sigmoid", "round": "floor"}
 
 @operator
 def other_function(node: ast.AST) -> Iterator[ast.AST]:
-    """A function of the same kind; an approximation of gelu for the other."""
+    """Take a function of the same kind; an approximation of gelu for the other."""
     if isinstance(node, ast.Call) and (name := _name(node.func)) in _ALIKE:
         field = "attr" if isinstance(node.func, ast.Attribute) else "id"
         yield _with(node, func=_with(node.func, **{field: _ALIKE[name]}))

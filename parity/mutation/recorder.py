@@ -71,7 +71,7 @@ def case(folder: Path) -> Iterator[Lines]:
 
 @contextmanager
 def in_a_job() -> Iterator[None]:
-    """The fault: record the program of one process."""
+    """Record the program of one process; this is the fault of every job."""
     seen: Lines = {}
     try:
         with _recording(seen):

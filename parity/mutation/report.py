@@ -32,7 +32,7 @@ _Z = 1.959964
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """The 95 % interval of a share after Wilson (1927), which also holds for shares near 1; (0, 1) without trials."""
+    """Return the 95 % interval of a share after Wilson (1927), which holds near 1, too; (0, 1) without trials."""
     if not trials:
         return 0.0, 1.0
     share, z2 = successes / trials, _Z * _Z
@@ -42,12 +42,12 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def survivors(campaign: Campaign) -> list[Tried]:
-    """The mutations that no case tells from the program, those that none executes or that were not told too."""
+    """Return the mutations that no case tells from the program, those that none executes or that were not told too."""
     return [t for t in campaign.tried if t.verdict not in (KILLED, EQUIVALENT)]
 
 
 def summary(campaign: Campaign) -> dict[str, Any]:
-    """Counts by verdict; ``score`` is killed / all that are not equivalent, in percent, with its interval.
+    """Count by verdict; ``score`` is killed / all that are not equivalent, in percent, with its interval.
 
     What an error of the tool or of the machine left untold counts as not killed. ``without_documents`` is the score
     of those that are no figures of documents.
@@ -103,7 +103,7 @@ def line(index: int, tried: Tried) -> str:
 
 
 def text(campaign: Campaign) -> str:
-    """The score, and every survivor with its diff."""
+    """Write the score, and every survivor with its diff."""
     s = summary(campaign)
     counts = f"{s['killed']} of {s['mutations'] - s['equivalent']} mutations killed"
     if s["score"] is not None:
@@ -120,7 +120,7 @@ def text(campaign: Campaign) -> str:
 
 
 def _apart(summary: dict[str, Any]) -> str:
-    """What the draw leaves out, and what part of it no code can judge."""
+    """Say what the draw leaves out, and what part of it no code can judge."""
     rest = summary["without_documents"]
     return (
         f"{summary['of_documents']} of them change figures that only a document has: what others measured, what "

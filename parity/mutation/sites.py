@@ -47,12 +47,12 @@ class Mutation:
         return f"{self.file}:{self.line} {self.operator}"
 
     def applied(self, source: str) -> str:
-        """The text of the file with the change."""
+        """Return the text of the file with the change."""
         data = source.encode()
         return (data[: self.start] + self.after.encode() + data[self.end :]).decode()
 
     def diff(self, source: str) -> str:
-        """The changed lines as a unified diff without context."""
+        """Return the changed lines as a unified diff without context."""
         lines = difflib.unified_diff(
             source.splitlines(), self.applied(source).splitlines(), self.file, self.file, lineterm="", n=0
         )

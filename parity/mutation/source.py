@@ -25,7 +25,7 @@ class Statement:
 
 
 def head(node: ast.stmt) -> Statement:
-    """The lines of a statement without those of the statements in it."""
+    """Return the lines of a statement without those of the statements in it."""
     body = getattr(node, "body", None) or getattr(node, "cases", None)
     inner = body[0] if body else None
     first_inner = getattr(inner, "lineno", None) or getattr(getattr(inner, "pattern", None), "lineno", None)
@@ -34,7 +34,7 @@ def head(node: ast.stmt) -> Statement:
 
 
 def statements(source: str) -> list[Statement]:
-    """The statements in the functions of a file, in order.
+    """Return the statements in the functions of a file, in order.
 
     Left out are docstrings, ``...``, ``pass``, declarations, and ``raise``: no case of a right program is refused.
     Lines outside functions run when the file is imported, which says nothing.
@@ -44,7 +44,7 @@ def statements(source: str) -> list[Statement]:
 
 
 def outside_functions(source: str) -> list[int]:
-    """The first line of every statement that runs when the file is imported, and those of functions called there."""
+    """Return the first line of every statement that runs on import, and those of functions called there."""
     body = ast.parse(source).body
     called = {
         node.func.id
@@ -74,7 +74,7 @@ def _of(body: list[ast.stmt], refuses: bool = False) -> Iterator[Statement]:
 
 
 def _blocks(node: ast.AST) -> Iterator[tuple[list[ast.stmt], bool]]:
-    """The blocks of a statement, and whether each is one that a run may pass by."""
+    """Yield the blocks of a statement, and whether each is one that a run may pass by."""
     for _, value in ast.iter_fields(node):
         inner = value if isinstance(value, list) else []
         if inner and isinstance(inner[0], ast.stmt):

@@ -41,7 +41,7 @@ class Tree:
 
 @contextmanager
 def copied(files: list[str] | None = None) -> Iterator[Tree]:
-    """A copy of the packages, gone after the block; compiled, what runs ``files`` (None: all)."""
+    """Make a copy of the packages, gone after the block; compiled, what runs ``files`` (None: all)."""
     needed = PACKAGES if files is None else {"refsim", "parity", *(file.partition("/")[0] for file in files)}
     with scratch.Folder("tree") as folder:
         root = Path(folder)
@@ -58,7 +58,7 @@ def folder_of(file: str) -> str:
 
 
 def files_under(names: list[str]) -> list[str]:
-    """The Python files of the packages that are meant by files, folders or patterns such as ``refsim/*/r*.py``.
+    """Return the Python files of the packages that are meant by files, folders or patterns such as ``refsim/*/r*.py``.
 
     Raises:
         UserError: one of them means nothing.

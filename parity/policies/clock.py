@@ -108,7 +108,7 @@ def simulate(threads: Program, stalls: dict[tuple[int, int], float], clock: Cloc
 
 
 def _overwritten(run: _Run) -> Iterator[tuple[float, str]]:
-    """Reads, by computing or by sending on, that a later version reaches before they are over."""
+    """Yield reads, by computing or by sending on, that a later version reaches before they are over."""
     flights = [flight for flown in run.flights.values() for flight in flown]
     outgoing = [(leaves, lands, at, op) for leaves, lands, op, at in flights if op.source is not None]
     into = defaultdict(list)
@@ -127,7 +127,7 @@ def _overwritten(run: _Run) -> Iterator[tuple[float, str]]:
 
 
 def _too_early(run: _Run) -> Iterator[tuple[float, str]]:
-    """Reads that begin before what they want has landed."""
+    """Yield reads that begin before what they want has landed."""
     landed = {
         (op.link.to, op.place, op.version): (lands, sender)
         for flown in run.flights.values()

@@ -83,7 +83,7 @@ class _Call:
         yield Op("wait", self.layer, step, n=self.layer, flags=everyone)
 
     def before(self) -> Iterator[Op]:
-        """What comes before the gather: a fused one gets the memory of what the operation before it reads."""
+        """Yield what comes before the gather: a fused one gets the memory of what the operation before it reads."""
         if self.policy.startswith("fused"):
             whole = [self.place("X", shard, p) for shard in range(self.ranks) for p in range(self.fabric.slices)]
             for kind in ("write", "read"):
@@ -125,7 +125,7 @@ def _alone(call: _Call, layers: int) -> list[Thread]:
 
 
 def _with_workers(call: _Call, layers: int) -> list[Thread]:
-    """The computing thread starts the workers of a call and ends it when all of them have."""
+    """Let the computing thread start the workers of a call and end it when all of them have."""
     lanes = range(call.fabric.links)
     compute = Thread(call.rank)
     workers = {

@@ -105,7 +105,7 @@ def _small(ranks: int) -> tuple[int, int, str]:
 
 
 def replayed(policy: str, ranks: int, seed: int, fabric: Fabric = RING) -> tuple[list[str], bool]:
-    """The schedule of a seed: its stalls, one line per operation, and what goes wrong."""
+    """Write the schedule of a seed: its stalls, one line per operation, and what goes wrong."""
     programs = program(policy, ranks, fabric=fabric)
     stalls = seeded_stalls(programs, seed, longest_stall(ranks))
     run = simulate(programs, stalls)
@@ -116,7 +116,7 @@ def replayed(policy: str, ranks: int, seed: int, fabric: Fabric = RING) -> tuple
 
 
 def markdown() -> str:
-    """The generated part of ``docs/buffers.md``; the same text every time."""
+    """Write the generated part of ``docs/buffers.md``; the same text every time."""
     sampled = [sampled_row(policy, ranks) for policy in _OF_RING for ranks in _RANKS]
     explored = [explored_row(policy, ranks, tensors) for policy in _OF_RING for ranks, tensors in _EXHAUSTIVE]
     lags = [lag_row(policy, ranks) for policy in ("upstream", "slots") for ranks in _RANKS]

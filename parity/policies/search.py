@@ -83,7 +83,7 @@ class _States:
                     yield (at, _plus(delivered, link)), f"{self._threads[thread]}'s {op} lands"
 
     def wrong(self, state: State) -> str:
-        """What is wrong in a state, in one sentence; empty if nothing is."""
+        """Say what is wrong in a state, in one sentence; empty if nothing is."""
         for thread in range(len(self._threads)):
             if wrong := self._wrong_read(state, thread):
                 return wrong
@@ -94,7 +94,7 @@ class _States:
         return ""
 
     def _overwritten_source(self, state: State, link: int, out: Op) -> str:
-        """What lands on the memory that a send still reads."""
+        """Say what lands on the memory that a send still reads."""
         for other in self._into[self._sender[link]]:
             for send in self._flying(state, other):
                 if send.place == out.source:
@@ -103,7 +103,7 @@ class _States:
         return ""
 
     def _wrong_read(self, state: State, thread: int) -> str:
-        """What is wrong with the read that a thread is in the middle of; what flies may land on it at any time."""
+        """Say what is wrong with the read that a thread is in the middle of; what flies may land on it at any time."""
         if state[0][thread] == len(self._halves[thread]):
             return ""
         op, half = self._halves[thread][state[0][thread]]

@@ -87,7 +87,7 @@ class Pairs:
 
 
 def compare(first: dict[str, Any], second: dict[str, Any]) -> Comparison:
-    """What differs between two runs as :func:`read` gives them."""
+    """Find what differs between two runs as :func:`read` gives them."""
     pairs = Pairs.of(first, second)
     found = [_difference(a, b) for a, b in pairs.both]
     return Comparison(
@@ -107,7 +107,7 @@ def _difference(a: dict[str, Any], b: dict[str, Any]) -> Difference | None:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """A results.json, or that of a folder.
+    """Read a results.json, or that of a folder.
 
     Raises:
         UserError: it is not there, is no JSON, or has another form than this version writes.
@@ -129,7 +129,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def as_text(found: Comparison) -> str:
-    """What differs, a line a case, and a sentence with the counts."""
+    """Say what differs, a line a case, and a sentence with the counts."""
     lines = [str(difference) for difference in found.differences]
     for which, names in (("first", found.only_first), ("second", found.only_second)):
         lines += [f"{name}: only in the {which} run" for name in names]

@@ -93,7 +93,7 @@ class Diff:
 
 
 def diff(before: dict[str, Any], after: dict[str, Any]) -> Diff:
-    """What changed between two runs as :func:`parity.report.compare.read` gives them."""
+    """Find what changed between two runs as :func:`parity.report.compare.read` gives them."""
     pairs = Pairs.of(before, after)
     rows = [row for a, b in pairs.both for row in _rows(a, b)]
     return Diff(
@@ -140,7 +140,7 @@ def _metric(case: str, metric: str, values: tuple[float | None, float | None], r
 
 
 def _number(value: Any) -> float | None:
-    """A number of results.json, where what is not finite is a word."""
+    """Read a number of results.json, where what is not finite is a word."""
     return None if value is None else float(value)
 
 
@@ -149,7 +149,7 @@ def _factor(old: float, new: float) -> float | None:
 
 
 def markdown(found: Diff, *, most: int = 50) -> str:
-    """The changes as a table, what is worse by more than noise first, and a sentence with the counts."""
+    """Write the changes as a table, what is worse by more than noise first, and a sentence with the counts."""
     lines = []
     if found.rows:
         lines.append(tables.as_markdown(map(_cells, found.rows[:most]), COLUMNS))

@@ -162,7 +162,7 @@ def add(folder: Path, path: Path, *, commit: str | None = None, date: str | None
 
 
 def read(path: Path, expr: str | None = None, kinds: Sequence[str] = tuple(_NAMES)) -> list[Entry]:
-    """The records whose name and setting match ``-k``, those of one thing side by side, oldest commit first.
+    """Return the records whose name and setting match ``-k``, those of one thing side by side, oldest commit first.
 
     Raises:
         UserError: the file is not there or is no history, or nothing matches.
@@ -193,7 +193,7 @@ def read(path: Path, expr: str | None = None, kinds: Sequence[str] = tuple(_NAME
 
 
 def rows(entries: Sequence[Entry], metric: str = PCC) -> list[dict[str, Any]]:
-    """What :func:`read` gives as rows of :data:`COLUMNS`: seconds, 1e9 bytes per device, None for what there is not.
+    """Turn what :func:`read` gives into rows of :data:`COLUMNS`: seconds, 1e9 bytes per device, None for no value.
 
     Raises:
         UserError: no record has such a metric.
@@ -216,7 +216,7 @@ def rows(entries: Sequence[Entry], metric: str = PCC) -> list[dict[str, Any]]:
 
 
 def each(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """What :func:`read` gives, one thing at a time, oldest commit first."""
+    """Write what :func:`read` gives, one thing at a time, oldest commit first."""
     for _, group in groupby(entries, lambda e: e.series):
         yield list(group)
 
@@ -295,7 +295,7 @@ def _numbers(kind: str, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """A number of a record, where what is not finite is a word."""
+    """Read a number of a record, where what is not finite is a word."""
     return None if value is None else float(value)
 
 
@@ -321,7 +321,7 @@ def _named(field: str, value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as text: 64x64 for a list of numbers, the words of a list of words."""
+    """Write a value as text: 64x64 for a list of numbers, the words of a list of words."""
     if not isinstance(value, list):
         return str(value)
     return (" " if all(isinstance(part, str) for part in value) else "x").join(map(str, value))

@@ -162,13 +162,13 @@ def _on_device(case: str, d: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def explained(record: Record) -> str:
-    """The explanation of a failed case in lines, empty where there is none."""
+    """Write the explanation of a failed case in lines, empty where there is none."""
     why = record.extra.get("explanation")
     return explanation.text(why) if why else ""
 
 
 def number(value: Any) -> str:
-    """A metric in a table cell: two digits, ``-`` where there is none."""
+    """Write a metric in a table cell: two digits, ``-`` where there is none."""
     return f"{value:.1e}" if isinstance(value, (int, float)) else "-"
 
 

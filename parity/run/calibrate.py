@@ -44,7 +44,7 @@ class Floors:
 
 
 def cases() -> list[Case]:
-    """The cases that count: one per shape, family and dtype."""
+    """Return the cases that count: one per shape, family and dtype."""
     found: dict[Any, Case] = {}
     for case in suite_cases("smoke"):
         if case.kind in KINDS:

@@ -30,7 +30,7 @@ class Progress(Protocol):
 
 
 def run_jobs(runner: Runner, backend: str, jobs: Sequence[Job], progress: Progress) -> list[Record]:
-    """The records of the given cases, run one after the other; what only one of them needs is dropped after it."""
+    """Yield the records of the given cases, run in turn; what only one of them needs is dropped after it."""
     last_use = {(case.kind, case.model, seed): index for index, (case, seed) in enumerate(jobs)}
     records = []
     for index, (case, seed) in enumerate(jobs):
@@ -43,7 +43,7 @@ def run_jobs(runner: Runner, backend: str, jobs: Sequence[Job], progress: Progre
 
 
 def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
-    """The record of one case: its configuration, what was measured, and the verdict with its reason."""
+    """Run one case and return its record: configuration, what was measured, and the verdict with its reason."""
     started, thresholds = time.monotonic(), thresholds_for(case.kind, case.dtype)
     before = Record.of(case, backend, seed, thresholds)
     if missing_memory(case):
@@ -61,7 +61,7 @@ def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
 
 
 def _judged(runner: Runner, case: Case, seed: int, thresholds: tuple[Threshold, ...]) -> dict[str, Any]:
-    """The fields of a record that running the case fills in; ``error`` is among them where it raised something."""
+    """Return the fields of a record that running the case fills in; ``error`` is one where something was raised."""
     try:
         measured = runner.run(case, seed)
     except Exception as e:
@@ -82,7 +82,7 @@ def _judged(runner: Runner, case: Case, seed: int, thresholds: tuple[Threshold, 
 
 
 def _evidence(runner: Runner, record: Record, case: Case) -> tuple[Evidence, str]:
-    """What a runner finds in the wrong answer of its last run, and why it could not look, if so."""
+    """Return what a runner finds in the wrong answer of its last run, and why it could not look, if so."""
     look = getattr(runner, "explain", None)
     if look is None:
         return Evidence(), ""

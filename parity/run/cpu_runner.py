@@ -79,13 +79,13 @@ class CpuRunner(KindRunner[CpuKind]):
             return self.kind(case).explain(case, seed, self.last(case, seed), limits)
 
     def last(self, case: Case, seed: int) -> Any:
-        """The simulator's answer of the last run, which must have been of this case and seed."""
+        """Return the simulator's answer of the last run, which must have been of this case and seed."""
         if self._last is None or self._last[:2] != (case, seed):
             raise UserError(f"case {case.id} is not the one that ran last; run it first.")
         return self._last[2]
 
     def simulate(self, case: Case, seed: int, **more: Any) -> Result:
-        """The simulator's part of a case alone, its tensors those whose bits count; ``more`` as in :meth:`run`."""
+        """Run the simulator's part alone; its tensors are those whose bits count, ``more`` as in :meth:`run`."""
         kind = self.kind(case)
         result = kind.run(case, case.layout, seed, **more)
         if isinstance(result, Result):

@@ -28,7 +28,7 @@ class KindRunner(Generic[K]):
         self._kinds: dict[str, K] = kinds or {}
 
     def kind(self, case: Case) -> K:
-        """The kind of a case, made when the first case is of it; ``UserError`` for a case of another family."""
+        """Return the kind of a case, made when the first case is of it; ``UserError`` for a case of another family."""
         if case.backends != self.family:
             raise UserError(f"case {case.id} {self.elsewhere}.")
         if case.kind not in self._kinds:

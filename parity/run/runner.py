@@ -21,7 +21,7 @@ class Runner(Protocol):
 
 
 def make_runner(backend: str) -> Runner:
-    """The runner of a backend; ``UserError`` if this Python lacks what it needs."""
+    """Return the runner of a backend; ``UserError`` if this Python lacks what it needs."""
     if backend == "cpu":
         from parity.run.cpu_runner import CpuRunner
 

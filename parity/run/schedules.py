@@ -81,13 +81,13 @@ class Outcome:
         return "failed" if self.failures else "skipped" if self.skipped else "passed"
 
     def replays(self, suite: str, longest_s: float) -> Iterator[str]:
-        """The command for every schedule that failed."""
+        """Return the command for every schedule that failed."""
         for seed in self.failures:
             if seed is not None:
                 yield replay_command(self.case, seed, suite, longest_s)
 
     def result(self, suite: str, longest_s: float) -> ScheduleOutcome:
-        """The same as a result."""
+        """Return the same as a result."""
         failures = [ScheduleFailure(seed, reasons) for seed, reasons in self.failures.items()]
         replays, wall_s = list(self.replays(suite, longest_s)), round(self.wall_s, 3)
         return ScheduleOutcome(self.case, len(self.schedules), self.verdict, self.skipped, failures, replays, wall_s)

@@ -121,7 +121,7 @@ class _Alone:
         self._calls = {rank: self._count(rank) for rank in RANKS}
 
     def ops(self) -> list[str]:
-        """The ops that a rank calls, in the order of ``OPS``."""
+        """Return the ops that a rank calls, in the order of ``OPS``."""
         return [op for op in OPS if any(op in calls for calls in self._calls.values())]
 
     def row(self, op: str) -> Row:
@@ -158,7 +158,7 @@ class _Alone:
             yield from ((rank, call) for call in sorted(calls, key=lambda call: abs(call - len(calls) // 2))[:TRIES])
 
     def _largest(self, op: str, rank: int, call: int) -> tuple[int, int, list[str]] | None:
-        """The place and what fails there at the largest e; None if not a bit of the answer depends on it."""
+        """Return the place and what fails there at the largest e; None if not a bit of the answer depends on it."""
         measured = self._run(self._scaled(op, rank, call, GRID[self._case.dtype][-1]))
         failures = judge(measured.metrics, self._bounds)
         return None if measured.digests == self._digests and not failures else (rank, call, _names(failures))
@@ -175,7 +175,7 @@ class _Alone:
 
 
 def _names(failures: list[str]) -> list[str]:
-    """The metrics of what was exceeded."""
+    """Return the metrics of what was exceeded."""
     return [failure.split()[0] for failure in failures]
 
 
@@ -188,7 +188,7 @@ def line(row: Row) -> str:
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
-    """The table of ``sensitivity.md``."""
+    """Write the table of ``sensitivity.md``."""
     lines = [
         "# Sensitivity of parity cases",
         "",

@@ -115,7 +115,7 @@ def _run_here(selected: Selected, runner: Runner, out_dir: str | Path | None, pr
 def _written(
     selected: Selected, out_dir: str | Path | None, progress: Progress | None, run: Callable[[Tell], list[Record]]
 ) -> SuiteRun:
-    """What ``run`` gives, and what it was run with; reports are written into ``out_dir`` unless it is None."""
+    """Return what ``run`` gives, and what it was run with; write reports into ``out_dir`` unless it is None."""
     folder, asked = _make_folder(out_dir), selected.asked
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     own = (asked.suite, asked.expr, asked.backend, asked.seed)

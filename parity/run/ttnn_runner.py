@@ -147,7 +147,7 @@ class TTNNRunner(KindRunner[TTNNKind]):
         )
 
     def _inputs_of(self, case: Case, seed: int) -> Path:
-        """A file with the case's inputs."""
+        """Return a file with the case's inputs."""
         key = case.id, seed
         if key not in self._inputs:
             path = Path(self._folder.name) / f"{case.id}-{seed}.safetensors"

@@ -51,7 +51,7 @@ def main(control_fd: str, threads: str, *modules: str) -> None:
 
 
 def _values(record: Record) -> dict[str, Any]:
-    """The fields of a record, to be sent."""
+    """Return the fields of a record, to be sent."""
     return {f.name: getattr(record, f.name) for f in fields(record)}
 
 

@@ -60,7 +60,7 @@ def count(jobs: Sequence[Job], asked: int | None, backend: str) -> int:
 
 
 def groups(jobs: Sequence[Job]) -> list[list[int]]:
-    """Indices of the jobs that run in one worker, those that need most memory first.
+    """Return indices of the jobs that run in one worker, those that need most memory first.
 
     They are all jobs of one checkpoint, and of what has none up to ``TOGETHER`` with the same answer of an oracle.
     """
@@ -77,7 +77,7 @@ def groups(jobs: Sequence[Job]) -> list[list[int]]:
 
 
 def _needs_gb(jobs: Sequence[Job], group: list[int]) -> float:
-    """The memory that a group needs, 0 of what needs little."""
+    """Return the memory that a group needs, 0 of what needs little."""
     return max((jobs[index][0].needs_gb for index in group), default=0.0)
 
 
@@ -120,7 +120,7 @@ def _oracles(jobs: Sequence[Job]) -> list[str]:
 
 
 def _next(jobs: Sequence[Job], waiting: deque[list[int]], room_gb: float) -> list[int]:
-    """The group that a worker is to run next: the first that there is room for, and what needs little fits anywhere."""
+    """Return the group that a worker runs next: the first that there is room for; what needs little fits anywhere."""
     for position, group in enumerate(waiting):
         if _needs_gb(jobs, group) <= max(room_gb, 0.0):
             del waiting[position]
@@ -170,7 +170,7 @@ class _Worker:
                 messages.send(self.control, {"jobs": [(jobs[index][0].id, jobs[index][1]) for index in group]})
 
     def receive(self) -> Record | None:
-        """The record of the job it is at; None if the job has only begun, or the process died: see ``alive``."""
+        """Return the record of the job it is at; None if the job has only begun, or the process died: see ``alive``."""
         try:
             message = messages.receive(self.control)[0]
         except (EOFError, OSError):
@@ -180,7 +180,7 @@ class _Worker:
         return read_record(message["record"]) if "record" in message else None
 
     def how_it_ended(self) -> str:
-        """What became of a process that died, for the record of the case that it was at."""
+        """Return what became of a process that died, for the record of the case that it was at."""
         self.control.close()
         try:
             code = self._process.wait(timeout=_PATIENCE_S)

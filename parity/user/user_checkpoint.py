@@ -101,7 +101,7 @@ class Judged:
         )
 
     def text(self) -> str:
-        """The same in lines."""
+        """Write the same in lines."""
         found = self.result()
         bounded, missing = found.metrics.items(), found.not_measured
         lines = [f"check against {self.against}, {self.record.dtype}: {self.record.verdict}"]
@@ -238,7 +238,7 @@ def _judge(
 
 
 def _shape(tensors: dict[str, Tensor]) -> ModelShape:
-    """What a case says of inputs: the latent, the prompt's tokens and the batch."""
+    """Return what a case says of inputs: the latent, the prompt's tokens and the batch."""
     prompt = next((tensors[n] for n in ("encoder_hidden_states", "input_ids") if n in tensors), None)
     latent = next((tensors[n] for n in ("hidden_states", "z") if n in tensors), None)
     batch = next(iter(x for x in (latent, prompt) if x is not None)).shape[0]

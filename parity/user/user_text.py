@@ -97,13 +97,13 @@ class JudgedText:
         return self.followed.wrong is None and self.margin_error <= self.followed.limit
 
     def result(self) -> TextCheck:
-        """The same as a result."""
+        """Return the same as a result."""
         found, forward = self.followed, self.forward and self.forward.result()
         metrics = {"margin_max_abs": Bounded(self.margin_error, found.limit)}
         return TextCheck(self.against, self.passed, self.tokens, found.ties, found.wrong, metrics, forward)
 
     def text(self, word: Callable[[Sequence[int]], str] = str) -> str:
-        """The same in lines; ``word`` makes text of ids."""
+        """Write the same in lines; ``word`` makes text of ids."""
         found, wrong = self.followed, self.followed.wrong
         lines = [f"check against {self.against}, fp32: {'passed' if self.passed else 'failed'}"]
         if wrong is None:
@@ -177,7 +177,7 @@ def follow(generate: Generate, ids: Sequence[int], tokens: Sequence[int], most: 
 
 
 def margin_error(text: Decoded, margins: Sequence[float], *, drafted: bool) -> float:
-    """The largest error of refsim's margins; of a pass that gave several tokens it is the least of theirs.
+    """Return the largest error of refsim's margins; of a pass that gave several tokens it is the least of theirs.
 
     A pass with a tie or with tokens beyond ``margins`` says nothing.
     """
@@ -193,7 +193,7 @@ def margin_error(text: Decoded, margins: Sequence[float], *, drafted: bool) -> f
 
 
 def _generate(folder: Path, request: TextRequest, variant: str | None) -> Generate:
-    """transformers' own, greedy, with its defaults and not with those that a folder asks for to draw at random."""
+    """Generate with transformers, greedily, with its defaults and not those of a folder that draws at random."""
     from transformers import GenerationConfig
 
     model = load_oracle(folder, torch.float32, variant=variant)

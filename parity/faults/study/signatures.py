@@ -78,7 +78,7 @@ def observe(runner: CpuRunner, fault: Fault, case: Case, seed: int) -> Run:
 
 
 def make(ids: Iterable[str] | None, progress: Progress) -> dict[str, Any]:
-    """The stored signatures, see :func:`parity.explain.causes.stored`."""
+    """Return the stored signatures, see :func:`parity.explain.causes.stored`."""
     known, faults = settings(), corpus("cpu")
     found: list[dict[str, Any]] = []
     with CpuRunner() as runner:
@@ -113,7 +113,7 @@ def write(made: dict[str, Any], target: Path) -> None:
 
 
 def temperature(signatures: list[dict[str, Any]]) -> float:
-    """The temperature under which signatures, left out in turn with all of their seed, are likeliest by the others."""
+    """Return the temperature under which signatures, left out with all of their seed, are likeliest by the others."""
     tables = []
     for one in signatures:
         distances: dict[str, float] = {}
@@ -151,7 +151,7 @@ class Judged:
     cause_right: bool
 
     def text(self) -> str:
-        """The same in three lines."""
+        """Write the same in three lines."""
         place, cause = ("right" if found else "WRONG" for found in (self.place_right, self.cause_right))
         alike = "; ".join(self.causes) or "looks like nothing that is known"
         return f"{self.fault} in {self.case}\n  {place}: {self.place}\n  {cause}: {alike}"

@@ -31,7 +31,7 @@ def right_place(place: Place | None, case: Case, faulty: Any, clean: Any, messag
 
 
 def _schedule(trace: list[dict[str, Any]], place: Place) -> list[tuple[str, ...]]:
-    """What the named rank does, in its order, without times; nothing if the named collective is not part of it."""
+    """Return what the named rank does, in its order, without times; nothing if the collective is not part of it."""
     keys = ("op", "collective", "group", "axis", "topology", "step", "peer")
     events = [e for e in trace if e["rank"] == place.rank]
     if all(place.tensor not in (e["collective"], e["op"]) for e in events):
@@ -65,7 +65,7 @@ def _attention(place: Place, case: Case, faulty: Any, clean: Any) -> bool:
 
 
 def _transformer(place: Place, case: Case, faulty: Any, clean: Any) -> bool:
-    """The named tensor is the first that differs on any rank, and it differs on the named one."""
+    """Whether the named tensor is the first that differs on any rank, and differs on the named one."""
     first: dict[str, set[int]] = {}
     least = None
     for rank, (ours, theirs) in enumerate(zip(faulty.observed, clean.observed, strict=True)):
@@ -89,7 +89,7 @@ def _real(a: Any, b: Any) -> bool:
 
 
 def _picture(place: Place, case: Case, faulty: Any, clean: Any) -> bool:
-    """The named rows and columns differ."""
+    """Whether the named rows and columns differ."""
     if place.rows is None or place.columns is None:
         return False
     part = (..., slice(*place.rows), slice(*place.columns))
@@ -97,7 +97,7 @@ def _picture(place: Place, case: Case, faulty: Any, clean: Any) -> bool:
 
 
 def _text(place: Place, case: Case, faulty: Any, clean: Any) -> bool:
-    """The named kind of value is the first that differs in the first round in which anything does."""
+    """Whether the named kind of value is the first that differs in the first round in which anything does."""
     rounds = []
     for prompt, (a, b) in enumerate(zip(faulty.texts, clean.texts, strict=True)):
         for index, (x, y) in enumerate(zip(a.steps, b.steps, strict=False)):

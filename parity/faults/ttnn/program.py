@@ -32,7 +32,7 @@ def cfg_groups_alike() -> Patch:
 
 
 def _cfg_inputs(order: list[int]) -> Patch:
-    """The groups get the halves of the batch in this order."""
+    """Give the groups the halves of the batch in this order."""
     from tt_impl.pipelines import transformer
 
     def program(original: Callable, *args: Any, inputs: dict[str, torch.Tensor], **more: Any) -> Any:

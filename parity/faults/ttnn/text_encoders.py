@@ -137,7 +137,7 @@ def clip_causal_mask_omitted(original: Callable, ctx: Any, qkv: Any, **options: 
 
 
 def _end_at(row: Callable[[torch.Tensor], torch.Tensor]) -> Patch:
-    """The end token is where ``row`` says, of (B, L) that is 1 at every end token."""
+    """Put the end token where ``row`` says, of (B, L) that is 1 at every end token."""
     from tt_impl.models.clip.encoder import CLIPTextEncoder
 
     def end_rows(original: Callable, self: Any, x: Any, input_ids: torch.Tensor) -> Any:

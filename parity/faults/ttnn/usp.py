@@ -19,7 +19,7 @@ ULYSSES_SPLIT = video_block(Layout("n300", "sp2", "ulysses", prompt_layout="spli
 
 
 def _swapped(x: Any, dim: int) -> Any:
-    """The halves of a tensor on the device in the other order."""
+    """Exchange the halves of a tensor on the device."""
     import ttnn
 
     return ttnn.concat(list(reversed(ttnn.chunk(x, 2, dim))), dim)

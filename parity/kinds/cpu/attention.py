@@ -134,7 +134,7 @@ class Attention(CpuKind):
         return finder.find(found, tensors, case.shape, case.layout)
 
     def _limits(self, case: Case, seed: int, limits: Mapping[str, float]) -> Mapping[str, float]:
-        """What a case allows a row and a log-sum-exp: ``worst_token``, ``lse_rel_max`` of limits in other units."""
+        """Return what a case allows a row and a log-sum-exp: ``worst_token``, ``lse_rel_max``."""
         return limits
 
     def measure_other_layout(self, case: Case, result: Result, other: Result) -> Metrics:
@@ -167,7 +167,7 @@ class Attention(CpuKind):
         return shards
 
     def reference(self, case: Case, seed: int) -> tuple[Tensor, Tensor]:
-        """The formula's output and log-sum-exp on float64, computed once for all layouts."""
+        """Return the formula's output and log-sum-exp on float64, computed once for all layouts."""
         key = case.shape, case.family, seed, case.dtype
         if key not in self._references:
             self._references[key] = formulas.attention_float64(self.inputs(case, seed), case.shape)

@@ -78,7 +78,7 @@ class Block(CpuKind):
 
 
 def inputs_of(case: Case, seed: int) -> dict[str, Tensor]:
-    """What the block of a case is run on in either backend: :func:`block_inputs`, and what its class takes besides."""
+    """Return what a case's block is run on in either backend: :func:`block_inputs` and what its class takes besides."""
     model = MODELS[case.model]
     features = get(model.class_name).config_class.from_dict(model.config).features
     further = oracle_of(model.class_name).further_block_inputs(model.config, case.shape)
@@ -108,7 +108,7 @@ def block_inputs(shape: BlockShape, features: int, seed: int, time_features: int
 def compare(
     inputs: dict[str, Tensor], ours: dict[str, Tensor], ref: dict[str, Tensor], shards: list[m.Range]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The worst of every metric over the streams, and all metrics by stream; ``shards`` are the image's."""
+    """Return the worst of every metric over the streams, and all metrics by stream; ``shards`` are the image's."""
     by_stream = {}
     for name in (stream for stream in STREAMS if stream in ref):
         a, b, before = (x[name].float() for x in (ours, ref, inputs))

@@ -146,12 +146,12 @@ def unlike_formula(trace: list[dict[str, Any]], group: Group, x: Tensor) -> int:
 
 
 def _first(event: dict[str, Any]) -> str:
-    """The collective that was called, in which others may run."""
+    """Return the collective that was called, in which others may run."""
     return event["collective"].partition("/")[0]
 
 
 def expected(whole: list[Tensor], member: int) -> dict[str, Tensor]:
-    """What ``member`` is to get, from the tensors of all."""
+    """Return what ``member`` is to get, from the tensors of all."""
     size, total = len(whole), torch.stack(whole).sum(0)
     ends = torch.zeros_like(whole[0][:, :2])
     before = whole[member - 1][:, -2:] if member else ends
@@ -168,6 +168,6 @@ def expected(whole: list[Tensor], member: int) -> dict[str, Tensor]:
 
 
 def draw(seed: int, member: int, size: int, dtype: torch.dtype) -> Tensor:
-    """A member's tensor (2 size, 5, 7 size) of whole numbers from -8 to 8."""
+    """Draw a member's tensor (2 size, 5, 7 size) of whole numbers from -8 to 8."""
     shape = 2 * size, 5, 7 * size
     return torch.randint(-8, 9, shape, generator=generator(seed, "collectives", member)).to(dtype)

@@ -84,12 +84,12 @@ class Generation(CpuKind):
         return draw_prompts(case, case.shape.prompts, seed)
 
     def run(self, case: Case, layout: Layout, seed: int, *, trace: bool = False, **more: Any) -> TextResult:
-        """The simulator's part; there is no trace of a whole loop."""
+        """Generate with refsim; there is no trace of a whole loop."""
         options = layout.options(case.dtype, **more)
         return generate(case, seed, self.store, self.inputs(case, seed), options)
 
     def measure(self, case: Case, seed: int, result: TextResult) -> Metrics:
-        """Counts of what is wrong over all prompts, and the largest error of a margin."""
+        """Count what is wrong over all prompts, and find the largest error of a margin."""
         oracle, prompts = self._oracles.of(case, seed), self.inputs(case, seed)
         found: Metrics = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0}
         margin, least, undecided = 0.0, math.inf, 0
@@ -211,7 +211,7 @@ class GenerationOracle:
         self._drafter = transformers_model(spec, generator(seed, "weights"))
 
     def expect(self, prompt: list[int], max_new_tokens: int, *, drafted: bool = True) -> Expected:
-        """The loop of speculative decoding, or the target alone, without any cache; computed once per prompt."""
+        """Run the loop of speculative decoding, or the target alone, without any cache; computed once per prompt."""
         key = tuple(prompt), max_new_tokens, drafted
         if key not in self._known:
             self._known[key] = (self._loop if drafted else self._alone)(prompt, max_new_tokens)
@@ -280,7 +280,7 @@ class GenerationOracle:
 
 
 def expected_of(case: Case, oracle: GenerationOracle, prompt: list[int], text: Decoded) -> Expected:
-    """What is right after a prompt. A drafter that keeps the noise in its cache is another model than transformers':
+    """Return what is right after a prompt. A drafter that caches the noise is another model than transformers':
     its proposals are taken as they are, and what the target makes of them is judged.
     """
     shape = case.shape
@@ -308,7 +308,7 @@ class OracleStore:
         self._known: dict[tuple[str, int], GenerationOracle] = {}
 
     def of(self, case: Case, seed: int) -> GenerationOracle:
-        """The oracle of a case's drafter and its target."""
+        """Return the oracle of a case's drafter and its target."""
         key = case.model, seed
         if key not in self._known:
             self._known[key] = GenerationOracle(self._store, case.model, seed)
@@ -354,7 +354,7 @@ def differences(a: list[int], b: list[int]) -> int:
 
 
 def up_to_stop(tokens: list[int], stop: tuple[int, ...]) -> list[int]:
-    """The tokens up to and with the first that ends a text."""
+    """Return the tokens up to and with the first that ends a text."""
     end = next((index + 1 for index, token in enumerate(tokens) if token in stop), len(tokens))
     return tokens[:end]
 
@@ -366,7 +366,7 @@ def rows_before(case: Case, prompt: list[int]) -> int:
 
 
 def rounds(accepted: list[int], tokens: int, *, before: int = 1) -> list[int]:
-    """What the rounds accepted that a text of so many tokens takes; ``before``: tokens that come before them."""
+    """Return what the rounds accepted that a text of so many tokens takes; ``before``: tokens that come before them."""
     given, taken = before, []
     for count in accepted:
         if given >= tokens:
@@ -384,7 +384,7 @@ def _best(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """The oracle computes a row at a time, which is too little for more than one thread."""
+    """Let torch use one thread: the oracle computes a row at a time, which is too little for more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

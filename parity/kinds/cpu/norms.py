@@ -116,7 +116,7 @@ def _sizes() -> tuple[tuple[int, ...], ...]:
 
 
 def _part(x: Tensor, group: Group, padded: int, dim: int) -> Tensor:
-    """A member's lanes of a dim, zeros behind the last one."""
+    """Return a member's lanes of a dim, zeros behind the last one."""
     start, stop = shard_range(padded, group)
     whole = torch.cat([x, x.new_zeros(*x.shape[:dim], padded - x.shape[dim], *x.shape[dim + 1 :])], dim)
     return whole.narrow(dim, start, stop - start)

@@ -79,7 +79,7 @@ class Pipeline(CpuKind):
         return generate_images(self.store.folder(case.model, seed), PIPELINES[case.model].request, options=options)
 
     def measure(self, case: Case, seed: int, result: Generated) -> Metrics:
-        """The worst step's error, the decoder's input's, the worst pixel, and whether there was a picture to judge."""
+        """Return errors of the worst step, the decoder's input and the worst pixel, and whether pictures are flat."""
         ref, steps = self._reference(case, seed), self.step_errors(case, seed, result)
         ranks = get_mesh(case.mesh).num_devices
         assert result.decoder_input is not None
@@ -97,7 +97,7 @@ class Pipeline(CpuKind):
         }
 
     def step_errors(self, case: Case, seed: int, result: Generated) -> list[float]:
-        """The relative RMSE of the latents after every step."""
+        """Return the relative RMSE of the latents after every step."""
         steps = self._reference(case, seed).steps
         return [m.rel_rmse(a, b) for a, b in zip(result.steps, steps, strict=True)]
 
@@ -159,7 +159,7 @@ def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: st
 def load_pipeline(
     name: str, folder: Path, *, rounded: bool = False, variant: str | None = None, models_of: Any = None
 ) -> Any:
-    """The pipeline of a folder in diffusers, in fp32; ``rounded``: with weights that bf16 can hold.
+    """Return the pipeline of a folder in diffusers, in fp32; ``rounded``: with weights that bf16 can hold.
 
     ``models_of`` is a pipeline whose models are those of the folder, too, so that they need not be read again.
     """
@@ -177,7 +177,7 @@ def load_pipeline(
 
 
 def arguments_of(asked: PipelineRequest) -> dict[str, Any]:
-    """A request as arguments of diffusers' pipeline, without those that are left to it."""
+    """Return a request as arguments of diffusers' pipeline, without those that are left to it."""
     given = {
         "height": asked.height,
         "width": asked.width,

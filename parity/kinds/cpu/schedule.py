@@ -57,7 +57,7 @@ class ScheduleSteps(CpuKind):
     }
 
     def inputs(self, case: Case, seed: int) -> list[Tensor]:
-        """The first latents, and what the model predicts at every step."""
+        """Return the first latents, and what the model predicts at every step."""
         g = generator(seed, "schedule")
         return [torch.randn(case.shape.latent, generator=g, dtype=torch.float64) for _ in range(STEPS + 1)]
 
@@ -73,7 +73,7 @@ class ScheduleSteps(CpuKind):
         return Result([{}], tensors, {}, [], wall_s=time.monotonic() - begun)
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        """The worst step counts."""
+        """Return the metrics of the worst step."""
         times, ref = self.reference(case, seed)
         latents, back = result.tensors["latents"], result.tensors["back"]
         if len(latents) != len(ref):
@@ -83,7 +83,7 @@ class ScheduleSteps(CpuKind):
         return {"rel_rmse": m.worst(errors), "wrong_steps": int(wrong.sum()), "non_finite": m.non_finite(latents)}
 
     def reference(self, case: Case, seed: int) -> tuple[Tensor, Tensor]:
-        """The time steps and the latents after each of them, as diffusers' scheduler gives them."""
+        """Return the time steps and the latents after each of them, as diffusers' scheduler gives them."""
         name, config, _ = SCHEDULES[case.model]
         scheduler = getattr(diffusers, name)(**config)
         scheduler.set_timesteps(STEPS)
@@ -100,12 +100,12 @@ class ScheduleSteps(CpuKind):
 
 
 def noises(seed: int) -> torch.Generator:
-    """What draws the noise that a scheduler adds."""
+    """Return what draws the noise that a scheduler adds."""
     return generator(seed, "schedule noise")
 
 
 def apply(steps: list[Recurrence], given: list[Tensor], noise: torch.Generator) -> Tensor:
-    """The latents after every step by the coefficients alone; ``given``: the first ones, and all predictions."""
+    """Compute the latents after every step by the coefficients alone, from the first ones and all predictions."""
     latents, predictions = given[:1], list[Tensor]()
     for step, prediction in zip(steps, given[1:], strict=True):
         predictions.append(prediction)

@@ -39,7 +39,7 @@ QKV = {"attn.to_q": "x_block.attn", "attn.add_q_proj": "context_block.attn", "at
 
 
 def authors_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of Stable Diffusion 3's transformer, by diffusers' names, as a file of its authors holds them."""
+    """Return the tensors of Stable Diffusion 3's transformer by the names that a file of its authors has."""
     last = max(int(found[1]) for name in state if (found := re.match(r"transformer_blocks\.(\d+)\.", name)))
     found = {"pos_embed": state["pos_embed.pos_embed"]}
     for name, x in state.items():

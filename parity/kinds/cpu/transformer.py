@@ -90,7 +90,7 @@ class Transformer(ModelKind):
         return "bf16" if _is_large(case) else case.dtype
 
     def folder(self, case: Case, seed: int) -> Path:
-        """The checkpoint of a case, stored in bf16 if it is large and holds such values, which takes half the file."""
+        """Return the checkpoint of a case, stored in bf16 if it is large and holds such values, in half the file."""
         return self.store.folder(case.model, seed, in_bf16=self.held(case) == "bf16" and case.needs_gb > 0)
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Answer:
@@ -112,7 +112,7 @@ class Transformer(ModelKind):
         self._modules[self.key(case, seed, arithmetic)] = modules
 
     def _watched(self, case: Case, seed: int) -> layers.Modules:
-        """What the oracle's layers took and gave; it answers anew where a case that does not ask for them was first."""
+        """Return what the oracle's layers took and gave; run it again if its first case did not ask for them."""
         key = self.key(case, seed, torch.float32)
         if key not in self._modules:
             del self._samples[key]
@@ -145,7 +145,7 @@ class Transformer(ModelKind):
         return found | (traces.check(result.trace, case.layout) if result.trace else {})
 
     def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
-        """The first wrong layer; the wrong part of the sample where layers are not judged or are all right."""
+        """Find the first wrong layer; the wrong part of the sample where layers are not judged or are all right."""
         ref, sample = self.reference(case, seed), result.tensors["sample"]
         out_tokens, ref_tokens = (self.oracle(case).tokens(x) for x in (sample, ref))
         shards = token_shards(case.layout, ref_tokens.shape[1], ref_tokens.shape[1])
@@ -166,7 +166,7 @@ class Transformer(ModelKind):
 
     @staticmethod
     def _guided(case: Case, result: Result, ref: Tensor, limits: Mapping[str, float]) -> Place | None:
-        """The guided sample, where it is wrong while the samples that it is made of are right."""
+        """Name the guided sample, where it is wrong while the samples that it is made of are right."""
         if case.guidance is None:
             return None
         error = m.rel_rmse(result.tensors["guided"], guided_sample(ref, case.guidance))
@@ -194,7 +194,7 @@ class Transformer(ModelKind):
         return found | layers.floor(*(self._modules[self.key(case, seed, dtype)] for dtype in (noisy, wide)))
 
     def _noise(self, case: Case, seed: int) -> Tensor | None:
-        """The sample computed in bf16; for fp32 in float64, whose distance is fp32's noise, or None (too slow)."""
+        """Return the sample computed in bf16; for fp32 in float64, whose distance is fp32's noise, or None (slow)."""
         if case.dtype == "bf16":
             return self.reference(case, seed, torch.bfloat16)
         return self.reference(case, seed, torch.float64) if MODELS[case.model].float64_noise else None
@@ -210,7 +210,7 @@ def _is_large(case: Case) -> bool:
 
 
 def _copies(case: Case, result: Result) -> Place | None:
-    """The ranks whose copy of the answer is not that of most; None where all copies agree."""
+    """Name the ranks whose copy of the answer is not that of most; None where all copies agree."""
     digests = result.value["digests"]
     most = max(set(digests), key=digests.count)
     other = tuple(rank for rank, digest in enumerate(digests) if digest != most)
@@ -226,7 +226,7 @@ def keeps_trace(case: Case) -> bool:
 
 
 def transformer_inputs(case: Case, seed: int) -> dict[str, Tensor]:
-    """The case's inputs, values of :meth:`Transformer.held`; of fp32 the time step comes as bf16, in which some
+    """Return the case's inputs, values of :meth:`Transformer.held`; of fp32 the time step comes as bf16, in which some
     pipelines hand it over: what follows is still computed in fp32.
     """
     oracle, held = ModelKind.oracle(case), Transformer.held(case)

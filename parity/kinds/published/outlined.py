@@ -87,7 +87,7 @@ class OutlinedModel(CpuKind):
 
 
 def _wide(case: Case, known: Outlined) -> list[str]:
-    """The weights of which a device holds more lanes of a dim than all that are padded to whole tiles a member."""
+    """Return the weights of which a device holds more lanes of a dim than all members' whole tiles."""
     weights, options = ShapeWeights(torch.float32), case.layout.options("fp32")
     OutlinedTransformer(weights, Device(options), known.outline)
     rounded = TILE * options.parallel.tp
@@ -107,7 +107,7 @@ def _tokens(case: Case, known: Outlined) -> int:
 
 
 def _outlines_of(case: Case) -> Iterator[str]:
-    """The case's class and published models, if predictions alone know them."""
+    """Yield the case's class and published models, if predictions alone know them."""
     if (spec := _spec(case)).model_class is OutlinedTransformer:
         yield from (*spec.class_names, *(published.name for published in spec.published))
 
@@ -148,7 +148,7 @@ class _NoTanh(TorchFunctionMode):
 
 
 def _answer(known: Outlined, seed: int) -> Tensor:
-    """What diffusers' last linear gives: tokens, before they are put together to a picture."""
+    """Return what diffusers' last linear gives: tokens, before they are put together to a picture."""
     model, (tokens, prompt, at) = _model(known, seed), _inputs(known, seed)
     found: list[Tensor] = []
     model.proj_out.register_forward_hook(lambda _, given, out: found.append(out))

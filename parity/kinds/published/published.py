@@ -135,7 +135,7 @@ class _Asked(ShapeWeights):
 
 
 def asked_for(spec: ModelSpec, config: dict[str, Any]) -> _Asked:
-    """What refsim's model asks a checkpoint for."""
+    """Return what refsim's model asks a checkpoint for."""
     asked = _Asked()
     with torch.device("meta"):
         spec.model_class(asked, Device(RunOptions.of(mesh="n150")), spec.config_class.from_dict(config))
@@ -143,8 +143,8 @@ def asked_for(spec: ModelSpec, config: dict[str, Any]) -> _Asked:
 
 
 def defaults(spec: ModelSpec, published: Published) -> dict[str, Any]:
-    """What refsim reads for each key that config.json lacks; without those that it refuses to do without, as all are by
-    a model that predictions alone know.
+    """Return what refsim reads for each key that config.json lacks, without those that have to be there: all, of a
+    model that predictions alone know.
     """
     if spec.timing_only:
         return {}
@@ -263,7 +263,7 @@ def wrong_blocks(
 
 
 def wrong_of_one_kind(spec: ModelSpec, published: Published) -> list[str]:
-    """The same of a model without single blocks, where there is such a key."""
+    """Do the same for a model without single blocks, where there is such a key."""
     if "num_single_layers" not in published.config or spec.timing_only:
         return []
     config = published.config | {"num_single_layers": 0}
@@ -306,7 +306,7 @@ def not_found(spec: ModelSpec, published: Published) -> list[str]:
 
 
 def _not_in_a_folder(spec: ModelSpec, published: Published) -> list[str]:
-    """A folder of the model with fewer blocks, with or without a pipeline around it; one that says its class alone."""
+    """Look at folders of the model with fewer blocks, inside of a pipeline or not, and at one of a bare class name."""
     wrong = [] if registry.find(published.name) == (published.name, published) else [published.name]
     with scratch.Folder("published") as folder:
         (Path(folder) / "config.json").symlink_to("config.json")

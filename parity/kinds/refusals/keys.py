@@ -64,7 +64,7 @@ class UnreadKeys(HostKind):
         return super().measure(case, seed, result)
 
     def _answer(self, case: Case, folder: Path, seed: int) -> Tensor | None:
-        """The library's, None if it has none with this config.json."""
+        """Return the library's answer, None if it has none with this config.json."""
         kind = load(get(MODELS[case.model].class_name).kind)(self.store)
         given = dict(kind.inputs(dataclasses.replace(case, family="normal"), seed))
         try:

@@ -71,8 +71,8 @@ class PipelineRefusals(HostKind):
         return {"complaints": {"accepted": accepted}, "weights_read": reads, "code_ran": code_ran}
 
     def _of_its_class(self, case: Case, seed: int) -> list[tuple[str, int, tuple[str, ...]]]:
-        """A picture of a row or a column of latents that is half a patch, whose height and width diffusers' own are,
-        and a prompt that is too long for the pipelines which have a longest one; what a refusal has to name.
+        """Return requests for a picture with a row or a column of latents that is half a patch, sizes that diffusers
+        has, and for a prompt that is longer than the longest; and what a refusal has to name.
         """
         with quietly():
             pipe = load_pipeline(case.model, self.store.folder(case.model, seed))
@@ -93,7 +93,7 @@ def _generate(root: Path, own: PipelineRequest, options: RunOptions, key: str, v
 
 @contextmanager
 def _spoiled(root: Path, spoil: Spoil) -> Iterator[Path | None]:
-    """A folder like ``root`` but for what ``spoil`` does to it; None if that cannot be done."""
+    """Make a folder like ``root`` but for what ``spoil`` does to it; None if that cannot be done."""
     with scratch.Folder("refusals") as within:
         folder = Path(within) / "pipeline"
         shutil.copytree(root, folder, copy_function=os.link)
@@ -166,7 +166,7 @@ def _other(file: str, **values: Any) -> Spoil:
 
 
 def _circle(folder: Path) -> None:
-    """A link that no system follows: it is there, and cannot be read."""
+    """Make the index a link that no system follows: it is there, and cannot be read."""
     path = folder / "model_index.json"
     path.unlink()
     path.symlink_to(path.name)
@@ -183,7 +183,7 @@ def _broken_tokenizer(folder: Path) -> None:
 
 
 def _long_tokenizer(folder: Path) -> Any:
-    """A CLIP's tokenizer that pads to more rows than the encoder has positions."""
+    """Let a CLIP's tokenizer pad to more rows than the encoder has positions."""
     config = json.loads((folder / "text_encoder" / "config.json").read_text())
     if "max_position_embeddings" not in config:
         return False
@@ -192,7 +192,7 @@ def _long_tokenizer(folder: Path) -> Any:
 
 
 def _wider_decoder(folder: Path) -> None:
-    """A decoder that takes another number of channels, its weights with it."""
+    """Make the decoder take another number of channels, its weights with it."""
     config = folder / "vae" / "config.json"
     written = json.loads(config.read_text())
     key = "z_dim" if "z_dim" in written else "latent_channels"
@@ -217,7 +217,7 @@ _INPUTS = {
 
 
 def _wider_transformer(*keys: str) -> Spoil:
-    """A transformer that takes rows of four numbers more, its weights with it."""
+    """Make the transformer take rows of four numbers more, its weights with it."""
 
     def spoil(folder: Path) -> Any:
         found = False

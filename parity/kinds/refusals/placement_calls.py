@@ -113,7 +113,7 @@ def spoiled(
     *tensors: MeshTensor,
     wrong: tuple[Placement, ...] = LAYOUTS,
 ) -> Calls:
-    """A call as it is right; then with one tensor after the other laid out in every ``wrong`` way over each group."""
+    """Yield a call as it is right; then with each tensor in turn laid out in every ``wrong`` way over each group."""
     yield Call(op, partial(call, *tensors))
     for group in (name for name in groups if device.groups[name].size > 1):
         for at, x in enumerate(tensors):
@@ -187,7 +187,7 @@ def heads(device: Device) -> Calls:
 
 
 def parts(device: Device) -> Calls:
-    """What models add to the layers: two ranges of features in one linear, attention to a prompt, experts."""
+    """Call what models add to the layers: two ranges of features in one linear, attention to a prompt, experts."""
     weights, each = ShapeWeights(torch.float32, torch.ones), partial(spoiled, device)
     flux = SimpleNamespace(features=32, num_attention_heads=4, attention_head_dim=8, mlp_features=64)
     wan, qwen = (
@@ -277,7 +277,7 @@ def exchanges(device: Device) -> Calls:
 
 
 def pictures(device: Device) -> Calls:
-    """A picture is cut by rows and columns unless it is said otherwise; statistics are merged over columns first."""
+    """Cut pictures by rows and columns unless it is said otherwise, and merge statistics over columns first."""
     sp, tp = device.groups["sp"], device.groups["tp"]
     whole = torch.arange(float(_E * sp.size * 5 * tp.size)).view(1, 1, _E * sp.size, 5 * tp.size)
     cut = ImageShards.of(device, *whole.shape[2:])
@@ -302,7 +302,7 @@ def pictures(device: Device) -> Calls:
 
 
 def numbers(device: Device) -> Calls:
-    """What must divide by a group, and what needs a link."""
+    """Call what must divide by a group, and what needs a link."""
     sp, tp, cfg = (device.groups[name] for name in ("sp", "tp", "cfg"))
     x = torch.ones(2 * sp.size, 2 * sp.size)
     for extra in (0, 1) if sp.size > 1 else (0,):
@@ -376,7 +376,7 @@ def rows(device: Device) -> Calls:
 
 
 def dtypes(device: Device) -> Calls:
-    """What is computed in fp32 whatever the storage dtype is: rotary tables, and guidance where a pipeline says so."""
+    """Call what is computed in fp32 whatever the storage dtype is: rotary tables, and guidance of some pipelines."""
     axes, ids = SimpleNamespace(axes_dims_rope=(4, 4)), torch.arange(2.0 * TILE).view(TILE, 2)
 
     def tables() -> None:
@@ -397,7 +397,7 @@ def dtypes(device: Device) -> Calls:
 
 
 def _one_step(device: Device, pair: Tensor, dtype: torch.dtype | None) -> tuple[Any, Any, dict[str, Tensor]]:
-    """A pipeline of one step, whose model gives this device's part of ``pair`` and whose scheduler leaves it as it is,
+    """Make a pipeline of one step, whose model gives this device's part of ``pair`` and whose scheduler does nothing,
     its run and its conditions.
     """
     mine = pair[slice(*batch_range(device, len(pair)))]

@@ -78,12 +78,12 @@ def _from_ranks(error: UserError) -> bool:
 
 
 def _draft(folder: str, inputs: Tensors, target: Path, options: RunOptions) -> None:
-    """A text of a few tokens with a folder's drafter."""
+    """Generate a few tokens with a folder's drafter."""
     generate_text(target, [[1, 2, 3]], TextRequest(draft=Path(folder), max_new_tokens=2), options=options)
 
 
 def _last(weights: Tensors) -> str:
-    """The name of a norm's weight, which every model has; of an autoencoder the decoder's: refsim runs no encoder."""
+    """Name a norm's weight, which every model has; of an autoencoder the decoder's, as refsim runs no encoder."""
     decoder = [name for name in weights if name.startswith("decoder.")]
     return max(name for name in decoder or weights if "norm" in name)
 
@@ -130,7 +130,7 @@ def _input_missing(weights: Tensors, inputs: Tensors, config: dict[str, Any]) ->
 
 
 def _input_empty(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str | None:
-    """An input with nothing in its last dim."""
+    """Empty an input's last dim."""
     if not inputs:
         return None
     name = max(inputs, key=lambda name: inputs[name].ndim)
@@ -139,7 +139,7 @@ def _input_empty(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> s
 
 
 def _input_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str | None:
-    """A value that is none: NaN, or an id behind the vocabulary's last; a drafter is given nothing."""
+    """Put in a value that is none: NaN, or an id behind the vocabulary's last; a drafter is given nothing."""
     if not inputs:
         return None
     name = "input_ids" if "input_ids" in inputs else min(inputs)
@@ -148,7 +148,7 @@ def _input_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> s
 
 
 def _latent_uneven(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str | None:
-    """A column less, of a picture in patches of two."""
+    """Take a column off a picture in patches of two."""
     latent = inputs.get("hidden_states")
     if latent is None or latent.ndim < 4:
         return None

@@ -92,7 +92,7 @@ class Requests(HostKind):
 
 
 def asked(name: str, way: Way) -> PipelineRequest:
-    """The request of a pipeline's own cases, changed."""
+    """Return the request of a pipeline's own cases, changed."""
     own = replace(PIPELINES[name].request, steps=STEPS)
     changes = dict(way.changes)
     if not own.negative_prompt:
@@ -102,7 +102,7 @@ def asked(name: str, way: Way) -> PipelineRequest:
 
 @contextmanager
 def _lacking(folder: Path, keys: tuple[str, ...]) -> Iterator[Path]:
-    """The folder, or one like it whose scheduler's file lacks some keys, and whose tokenizers give no mask unasked."""
+    """Give the folder, or one like it whose scheduler's file lacks keys and whose tokenizers give no mask unasked."""
     if not keys:
         yield folder
         return
@@ -124,7 +124,7 @@ def _rewrite(file: Path, values: dict[str, Any]) -> None:
 
 
 def ours(root: Path, request: PipelineRequest) -> Facts:
-    """What refsim makes of a request."""
+    """Return what refsim makes of a request."""
     pipeline = find_pipeline(root)
     tensors, sizes = pipeline.prepare(root, request), pipeline.sizes(root, request)
     schedule = pipeline.scheduler(root, request, tensors)
@@ -145,12 +145,12 @@ def ours(root: Path, request: PipelineRequest) -> Facts:
 
 
 def _folders(root: Path) -> list[Path]:
-    """A pipeline, what is in its folder, and a name that no folder has."""
+    """List a pipeline, what is in its folder, and a name that no folder has."""
     return [root, *sorted(root.iterdir()), Path("half\0")]
 
 
 def _bytes(latents: Tensor, picture: tuple[int, int, int], rows: int) -> list[int]:
-    """What the latents of every step, the pixels and one head's scores of the prompt take, on every rank whole."""
+    """Return what the latents of every step, the pixels and one head's scores of the prompt take on all ranks."""
     pixels, scores = torch.empty(1, 3, *picture), torch.empty(rows, rows)
     return [RANKS * n for n in (STEPS * latents.nbytes, pixels.nbytes, scores.nbytes)]
 
@@ -182,7 +182,7 @@ class _Seen:
 
 
 def theirs(pipe: Any, root: Path, request: PipelineRequest) -> Facts:
-    """What diffusers makes of a request."""
+    """Return what diffusers makes of a request."""
     seen, given = _Seen(), {}
     with quietly(), ExitStack() as held:
         for part, module in pipe.components.items():
@@ -218,7 +218,7 @@ class _Enough(Exception):
 
 
 def _keep(pipe: Any, given: Facts) -> Any:
-    """What stands for the decoder: it keeps the shape of its picture and ends the run."""
+    """Make what stands for the decoder: it keeps the shape of its picture and ends the run."""
     frames, rows = ratios(pipe)
 
     def decode(z: Tensor, *args: Any, **more: Any) -> Any:
@@ -230,7 +230,7 @@ def _keep(pipe: Any, given: Facts) -> Any:
 
 
 def _steps(seen: _Seen) -> list[list[tuple[str, dict[str, Any]]]]:
-    """The forwards of every step: pipelines call a transformer once, or once for every prompt."""
+    """Return the forwards of every step: pipelines call a transformer once, or once for every prompt."""
     found: list[list[tuple[str, dict[str, Any]]]] = []
     for call in seen.forwards:
         if not found or not torch.equal(found[-1][0][1]["timestep"][0], call[1]["timestep"][0]):

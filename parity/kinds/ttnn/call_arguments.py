@@ -52,7 +52,7 @@ class Where:
 
 
 def wrong(call: Seen, where: Where) -> list[str]:
-    """A sentence about everything that a call should have been given and was not; its keys are those of
+    """Return a sentence about everything that a call should have been given and was not; its keys are those of
     ``tt_impl.programs.given_calls``.
     """
     if "inputs" not in call:
@@ -84,7 +84,7 @@ def _arithmetic(call: Seen) -> list[str]:
 
 
 def _dtypes(call: Seen) -> list[str]:
-    """What is asked for in fp32 is not made of what was rounded; a concatenation joins more than one tensor."""
+    """Check that fp32 results are not made of what was rounded, and that a concatenation joins several tensors."""
     op, dtypes, found = call["op"].rpartition(".")[2], [dtype for *_, dtype, _ in call["inputs"]], list[str]()
     wide = any(dtype == "FLOAT32" for *_, dtype, _ in call["outputs"])
     if call.get("squares"):
@@ -127,7 +127,7 @@ def _collective(call: Seen, where: Where) -> list[str]:
 
 
 def _choice(seen: Seen) -> list[str]:
-    """What was chosen without a call."""
+    """Check what was chosen without a call."""
     if "mux" in seen:
         return _mux(**seen["mux"])
     if "lies" in seen:
@@ -226,7 +226,7 @@ def _k_blocks(tiles: int, ring: bool) -> list[int]:
 
 
 def _hidden(call: Seen) -> list[str]:
-    """A feed-forward's hidden features, which gather and activation make, stay in L1 while a device has few rows."""
+    """Check that a feed-forward's gathered and activated hidden features stay in L1 while a device has few rows."""
     if "fused_activation" not in call["given"] or "all_gather" not in call["op"]:
         return []
     rows, memory = call["inputs"][0][0][-2], call["outputs"][0][3]

@@ -139,7 +139,7 @@ class ChosenSizes(_Calls):
 
 
 def _wrong(case: Case, report: dict[str, Any]) -> list[str]:
-    """A sentence about everything that a report's calls should have been given and were not."""
+    """Return a sentence about everything that a report's calls should have been given and were not."""
     config = case.layout.config()
     where = Where(get_mesh(case.mesh), tuple(report["grid"]), tuple(report["shape"]), config.sp, config.tp)
     return [sentence for call in report["calls"] for sentence in wrong(call, where)]

@@ -178,5 +178,5 @@ def closest_choice(expected: Expected) -> float:
 
 
 def largest_logit(oracle: GenerationOracle, prompt: list[int]) -> float:
-    """The largest absolute logit after any token of a prompt."""
+    """Return the largest absolute logit after any token of a prompt."""
     return float(oracle.states(prompt)["logits"].abs().max())

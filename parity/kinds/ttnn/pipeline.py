@@ -75,7 +75,7 @@ class TTNNPipeline(TTNNKind):
         return generate_images(self.store.folder(case.model, seed), PIPELINES[case.model].request, options=options)
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Generated) -> tuple[Metrics, dict[str, Any]]:
-        """The worst step's error, the picture's, and by step what there is to read of them."""
+        """Return the worst step's error, the picture's, and by step what there is to read of them."""
         steps, pixels = outcome.tensors["steps"].float(), to_pixels(outcome.tensors["frames"])
         noise = self.inputs(case, seed)["latents"]
         pairs = list(zip(steps, reference.steps.float(), strict=True))

@@ -60,7 +60,7 @@ class TTNNTextEncoder(TTNNKind):
 def compare(
     ours: dict[str, Tensor], ref: dict[str, Tensor], tp: int, *, causal: bool
 ) -> tuple[Metrics, dict[str, Metrics]]:
-    """The worst of every metric over the results, (B, L, F) or (B, F) each, and all metrics by result.
+    """Return the worst of every metric over the results, (B, L, F) or (B, F) each, and all metrics by result.
 
     Raises:
         ValueError: the two have different results.
@@ -87,6 +87,6 @@ def mean_token_rmse(out_BLF: Tensor, ref_BLF: Tensor) -> float:
 
 
 def feature_shards(features: int, tp: int) -> list[m.Range]:
-    """The real lanes of every member of tp."""
+    """Return the real lanes of every member of tp."""
     local = padded_features(features, tp) // tp
     return [(min(i * local, features), min((i + 1) * local, features)) for i in range(tp)]

@@ -59,7 +59,7 @@ class TTNNTransformer(TTNNKind):
 def compare_communication(
     outcome: Outcome, reference: Result, groups: int = 1, **more: Any
 ) -> tuple[Metrics, dict[str, Any]]:
-    """The collectives of both backends beside each other; ``groups`` of devices in turn issue equal ones in TTNN.
+    """Compare the collectives of both backends; ``groups`` of devices in turn issue equal ones in TTNN.
 
     ``more``: what else :func:`parity.measure.comm.differences` takes.
     """

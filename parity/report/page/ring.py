@@ -29,7 +29,7 @@ Data = dict[str, Any]
 
 
 def runs() -> list[Data]:
-    """The ring as it is, and with the known fault in it."""
+    """Run the ring as it is, and with the known fault in it."""
     return [run(faulty=False), run(faulty=True)]
 
 
@@ -49,7 +49,7 @@ def run(*, faulty: bool) -> Data:
 
 
 def bars(trace: list[Data], hazards: list[Data]) -> Data:
-    """A bar per event of the ring: ``ranks``, ``bars`` (times in ms from the first one's start) and ``hazards``.
+    """Return a bar per event of the ring: ``ranks``, ``bars`` (times in ms from the first one's start) and ``hazards``.
 
     Args:
         trace: events as :class:`refsim.runtime.watch.trace.Event` has them.

@@ -41,7 +41,7 @@ def read(folders: Sequence[Path]) -> Rows:
 
 
 def _trace(row: Row) -> Row | None:
-    """The ``file`` of a case's trace beside its record, or the ``command`` that puts it there.
+    """Return the ``file`` of a case's trace beside its record, or the ``command`` that puts it there.
 
     None of a case that was skipped, of one that this version does not have, and of a backend that keeps no times.
     """
@@ -60,7 +60,7 @@ def _cases() -> dict[str, Case]:
 
 
 def _parity(record: Row) -> list[Row]:
-    """A judged case, its metrics from the one nearest to its bound on."""
+    """Return a judged case, its metrics from the one nearest to its bound on."""
     names = "id kind model mesh parallel scheme dtype backend seed verdict reason error wall_s hazards explanation"
     row = {name: record.get(name) for name in names.split()}
     known, limits = _reasons(record["kind"], record["dtype"]), record["thresholds"]
@@ -73,7 +73,7 @@ def _parity(record: Row) -> list[Row]:
 
 
 def _metric(name: str, value: Any, bound: float | None, known: dict[str, tuple[float, str]]) -> Row:
-    """A metric, how much of its bound it takes (None: there is no bound, no value or no finite share), and why."""
+    """Return a metric, how much of its bound it takes (None: no bound, no value or no finite share), and why."""
     number = None if value is None else float(value)  # records spell what is not finite as a word
     beyond = bound is not None and number is not None and not number <= bound
     share = None
@@ -119,7 +119,7 @@ def _predictions(record: Row) -> list[Row]:
 
 
 def _memory(record: Row) -> list[Row]:
-    """A stage a row, of the group of devices that holds the most; a stage of which there is nothing says why."""
+    """Return a stage a row, of the group of devices that holds the most; a stage of which there is nothing says why."""
     model, size, mesh, parallel = record.get("system") or (
         record.get("name"),
         "x".join(map(str, record.get("latent", []))),

@@ -16,7 +16,7 @@ Data = dict[str, Any]
 
 
 def read(path: Path) -> Data:
-    """``commits`` in the order of their dates, and ``series``, each with the places ``at`` of its points among them.
+    """Return ``commits`` by their dates, and ``series``, each with the places ``at`` of its points among them.
 
     Raises:
         UserError: the file is not there, is no history, or holds nothing.

@@ -53,7 +53,7 @@ def write(
 def collect(
     folders: Sequence[Path], *, history: Path | None = None, only_records: bool, progress: Progress
 ) -> dict[str, Any]:
-    """What the page shows: ``made``, ``commands`` by kind, ``records``, ``trends``, ``figures`` and ``rings``."""
+    """Return what the page shows: ``made``, ``commands`` by kind, ``records``, ``trends``, ``figures``, ``rings``."""
     found: dict[str, Any] = {
         "made": {"version": refsim.__version__, "when": datetime.now(timezone.utc).isoformat(timespec="seconds")},
         "commands": {kind: command for kind, (_, command) in KINDS.items()},
@@ -70,7 +70,7 @@ def collect(
 
 
 def page(data: dict[str, Any]) -> str:
-    """The HTML document; JSON in it has no ``<``, ``>`` and ``&``, so that no text of a record ends the script."""
+    """Write the HTML document; JSON in it has no ``<``, ``>`` and ``&``, so that no record's text ends the script."""
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER), autoescape=True)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
     style, *programs = (
