@@ -34,20 +34,20 @@ def run_schedules(
     outcomes = []
     with CpuRunner() as runner:
         for index, case in enumerate(cases, 1):
-            outcome = explore(runner, case, list(range(seed, seed + schedules)), longest / 1e3)
+            outcome = explore(runner, case, list(range(seed, seed + schedules)), longest / 1e3, suite)
             outcomes.append(outcome)
             if not any(later.model == case.model for later in cases[index:]):
                 runner.drop(case, case.seed)
-            why = outcome.skipped or f"{len(outcome.schedules)} schedules"
+            why = outcome.reason or f"{outcome.schedules} schedules"
             typer.echo(f"[{index}/{len(cases)}] {outcome.verdict} {case.id} ({why})", err=True)
-            for failing, reasons in outcome.failures.items():
-                which = "undisturbed" if failing is None else f"seed {failing}"
-                typer.echo(f"  {which}: {'; '.join(reasons[:3])}", err=True)
-            for command in outcome.replays(suite, longest / 1e3):
+            for failure in outcome.failures:
+                which = "undisturbed" if failure.seed is None else f"seed {failure.seed}"
+                typer.echo(f"  {which}: {'; '.join(failure.reasons[:3])}", err=True)
+            for command in outcome.replay:
                 typer.echo(f"  replay: {command}", err=True)
     count = Counter(outcome.verdict for outcome in outcomes)
     if as_json:
-        typer.echo(output.document([outcome.result(suite, longest / 1e3) for outcome in outcomes]))
+        typer.echo(output.document(outcomes))
     else:
         counts = ", ".join(f"{count[verdict]} {verdict}" for verdict in ("passed", "failed", "skipped"))
         typer.echo(f"{counts}; a case passes if it keeps its bits under {schedules} schedules, without a hazard")
@@ -67,26 +67,26 @@ def replay(
     from parity.cases.suites import suite_cases
     from refsim.base.errors import UserError
 
-    if case not in {known.id for known in suite_cases(suite)}:
+    chosen = next((known for known in suite_cases(suite) if known.id == case), None)
+    if chosen is None:
         raise UserError(f"suite '{suite}' has no case '{case}'; `refsim parity list` prints the ids.")
     from parity.run.cpu_runner import CpuRunner
     from parity.run.runner import check_environment
     from parity.run.schedules import explore
 
-    chosen = next(known for known in suite_cases(suite) if known.id == case)
     check_environment([chosen])
     with CpuRunner() as runner:
-        outcome = explore(runner, chosen, [seed], longest / 1e3)
+        outcome = explore(runner, chosen, [seed], longest / 1e3, suite)
     if as_json:
-        typer.echo(output.document(outcome.result(suite, longest / 1e3)))
+        typer.echo(output.document(outcome))
     else:
-        for reasons in outcome.failures.values():
-            for reason in reasons:
+        for failure in outcome.failures:
+            for reason in failure.reasons:
                 typer.echo(reason)
         if outcome.verdict == "passed":
             typer.echo(f"{case} keeps its bits under the schedule of seed {seed}, without a hazard")
-        elif outcome.skipped:
-            typer.echo(f"{case} was not run: it {outcome.skipped}")
+        elif outcome.reason:
+            typer.echo(f"{case} was not run: it {outcome.reason}")
     if outcome.verdict != "passed":
         raise typer.Exit(1)
 

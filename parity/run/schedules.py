@@ -9,7 +9,6 @@ depends on it.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,7 +21,6 @@ from refsim.base.errors import RefsimError
 from refsim.runtime.launch import Result
 
 LONGEST_S = 0.002
-Progress = Callable[["Outcome"], None]
 
 
 class Simulator(Protocol):
@@ -45,52 +43,27 @@ class ScheduleFailure:
 
 @dataclass
 class ScheduleOutcome:
-    """One case under its schedules.
+    """One case under its schedules."""
 
-    Attributes:
-        replay: The command for every schedule that failed.
-    """
+    KEYS = ("case", "schedules", "verdict", "reason", "failures", "replay", "wall_s")
 
     case: str
-    schedules: int
-    verdict: str
-    reason: str
-    failures: list[ScheduleFailure]
-    replay: list[str]
-    wall_s: float
-
-
-@dataclass
-class Outcome:
-    """One case under its schedules.
-
-    Attributes:
-        schedules: seeds that were run, in order; the undisturbed run is not among them.
-        failures: seed -> what was wrong, None for the undisturbed run.
-        skipped: why nothing was run; empty if it was.
-    """
-
-    case: str
-    schedules: list[int] = field(default_factory=list)
-    failures: dict[int | None, list[str]] = field(default_factory=dict)
-    skipped: str = ""
+    suite: str
+    longest_s: float
+    schedules: int = 0
+    reason: str = ""
+    failures: list[ScheduleFailure] = field(default_factory=list)
     wall_s: float = 0.0
 
     @property
     def verdict(self) -> str:
-        return "failed" if self.failures else "skipped" if self.skipped else "passed"
+        return "failed" if self.failures else "skipped" if self.reason else "passed"
 
-    def replays(self, suite: str, longest_s: float) -> Iterator[str]:
-        """Return the command for every schedule that failed."""
-        for seed in self.failures:
-            if seed is not None:
-                yield replay_command(self.case, seed, suite, longest_s)
-
-    def result(self, suite: str, longest_s: float) -> ScheduleOutcome:
-        """Return the same as a result."""
-        failures = [ScheduleFailure(seed, reasons) for seed, reasons in self.failures.items()]
-        replays, wall_s = list(self.replays(suite, longest_s)), round(self.wall_s, 3)
-        return ScheduleOutcome(self.case, len(self.schedules), self.verdict, self.skipped, failures, replays, wall_s)
+    @property
+    def replay(self) -> list[str]:
+        """The command for every schedule that failed."""
+        seeds = [failure.seed for failure in self.failures if failure.seed is not None]
+        return [replay_command(self.case, seed, self.suite, self.longest_s) for seed in seeds]
 
 
 def replay_command(case: str, seed: int, suite: str, longest_s: float) -> str:
@@ -100,34 +73,27 @@ def replay_command(case: str, seed: int, suite: str, longest_s: float) -> str:
     return shlex.join(words)
 
 
-def explore(runner: Simulator, case: Case, seeds: list[int], longest_s: float = LONGEST_S) -> Outcome:
-    """Run ``case`` undisturbed, then under the schedule of every seed, and compare."""
-    outcome = Outcome(case.id, skipped=missing_memory(case))
-    if outcome.skipped:
-        return outcome
-    plain = _attempt(runner, case, outcome, None, None)
-    for seed in seeds:
-        outcome.schedules.append(seed)
-        found = _attempt(runner, case, outcome, seed, (seed, longest_s))
-        if plain is not None and found is not None:
-            differing = differences(plain, found)
-            if differing:
-                outcome.failures.setdefault(seed, []).extend(differing)
+def explore(
+    runner: Simulator, case: Case, seeds: list[int], longest_s: float = LONGEST_S, suite: str = "smoke"
+) -> ScheduleOutcome:
+    """Run ``case`` undisturbed, then under the schedule of every seed, and compare; not if it lacks memory."""
+    outcome = ScheduleOutcome(case.id, suite, longest_s, reason=missing_memory(case))
+    plain = None
+    for seed in [] if outcome.reason else [None, *seeds]:
+        try:
+            found = runner.simulate(case, case.seed, delay=None if seed is None else (seed, longest_s))
+            reasons = [str(hazard) for hazard in found.hazards]
+            outcome.wall_s += found.wall_s
+        except RefsimError as e:
+            found, reasons = None, [str(e)]
+        if seed is None:
+            plain = found
+        else:
+            outcome.schedules += 1
+            reasons += differences(plain, found) if plain is not None and found is not None else []
+        outcome.failures += [ScheduleFailure(seed, reasons)] if reasons else []
+    outcome.wall_s = round(outcome.wall_s, 3)
     return outcome
-
-
-def _attempt(
-    runner: Simulator, case: Case, outcome: Outcome, seed: int | None, delay: tuple[int, float] | None
-) -> Result | None:
-    try:
-        result = runner.simulate(case, case.seed, delay=delay)
-    except RefsimError as e:
-        outcome.failures[seed] = [str(e)]
-        return None
-    outcome.wall_s += result.wall_s
-    if result.hazards:
-        outcome.failures[seed] = [str(hazard) for hazard in result.hazards]
-    return result
 
 
 def differences(plain: Result, found: Result) -> list[str]:
