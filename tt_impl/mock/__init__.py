@@ -26,14 +26,13 @@ if TYPE_CHECKING:
     from tt_impl.mock.storage.errors import MissingRule, RefusedOption, ShadowError, UnseenValue
 
 _HOMES = {
-    "prepare": "hardware",
-    "ttnn_mock": "hardware",
-    "Shadow": "calls.shadow",
-    "shadow_values": "calls.shadow",
-    "MissingRule": "storage.errors",
-    "RefusedOption": "storage.errors",
-    "ShadowError": "storage.errors",
-    "UnseenValue": "storage.errors",
+    name: home
+    for home, names in {
+        "hardware": ("prepare", "ttnn_mock"),
+        "calls.shadow": ("Shadow", "shadow_values"),
+        "storage.errors": ("MissingRule", "RefusedOption", "ShadowError", "UnseenValue"),
+    }.items()
+    for name in names
 }
 
 __all__ = [

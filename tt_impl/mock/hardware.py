@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from refsim.base.mesh import MeshSpec, get_mesh
 from tt_impl.mock.machine import environment
 from tt_impl.mock.machine.descriptor import descriptor
+from tt_impl.mock.machine.environment import temporary_files_in
 from tt_impl.run import cluster
 from tt_impl.run.installed import CLUSTER_DESCRIPTOR, SIMULATOR
 
@@ -57,7 +58,7 @@ def point_at(spec: MeshSpec, folder: Path) -> None:
 def ttnn_mock(
     mesh: MeshSpec | str = "t3k", *, fabric: str | None = None, fallback: bool = False
 ) -> Iterator[ttnn.MeshDevice]:
-    """A mesh without hardware: ``with ttnn_mock("t3k") as mesh_device:``, golden values included.
+    """Open a mesh without hardware: ``with ttnn_mock("t3k") as mesh_device:``, values included.
 
     Args:
         mesh: one of ``refsim meshes``, or a mesh of your own.
@@ -73,11 +74,6 @@ def ttnn_mock(
             yield device
 
 
-def temporary_files_in(folder: Path) -> AbstractContextManager[None]:
-    """See :func:`tt_impl.mock.machine.environment.temporary_files_in`."""
-    return environment.temporary_files_in(folder)
-
-
 def keep_temporary_files(folder: Path) -> None:
     """Have what ttnn brings along leave its files in ``folder``, in a process whose meshes others open."""
     tempfile.tempdir = tempfile.gettempdir()  # Python's own stay where they would have been
@@ -85,7 +81,7 @@ def keep_temporary_files(folder: Path) -> None:
 
 
 def refusals() -> AbstractContextManager[None]:
-    """While it is open, calls that would end the process on a mock mesh raise ``UserError`` instead."""
+    """Have calls that would end the process on a mock mesh raise ``UserError`` instead, while it is open."""
     from tt_impl.mock.calls.checks import refuse_crashes
     from tt_impl.trace.intercept import intercepted
 
@@ -93,10 +89,10 @@ def refusals() -> AbstractContextManager[None]:
 
 
 def values(fallback: bool = False) -> AbstractContextManager[Shadow]:
-    """While it is open, every operation computes its golden values."""
+    """Have every operation compute its values, while it is open."""
     from tt_impl.mock.calls.shadow import shadow_values
 
-    return shadow_values(fallback=True) if fallback else shadow_values()
+    return shadow_values(fallback)
 
 
 def share() -> None:

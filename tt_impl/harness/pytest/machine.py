@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ def is_prepared() -> bool:
 def clean_up() -> None:
     """Remove the files of the mock now: some processes (those of xdist) end without doing so."""
     if _machine.folder is not None:
-        environment.remove(_machine.folder)
+        shutil.rmtree(_machine.folder, ignore_errors=True)
 
 
 def enter(mesh: str) -> MeshSpec:

@@ -12,14 +12,11 @@ from refsim.base.errors import UserError
 from tt_impl.trace.intercept import Invocation
 
 CRASHES_MOCK = frozenset(
-    {
-        "ttnn.point_to_point",
-        "ttnn.experimental.send_async",
-        "ttnn.experimental.recv_async",
-        "ttnn.begin_trace_capture",
-        "ttnn.MeshDevice.load_sub_device_manager",
-        "ttnn.record_event",
-    }
+    f"ttnn.{name}"
+    for name in """
+    MeshDevice.load_sub_device_manager begin_trace_capture experimental.recv_async experimental.send_async
+    point_to_point record_event
+    """.split()
 )
 """Calls that end the process (SIGSEGV in the command writer) on a mock mesh."""
 
@@ -29,7 +26,7 @@ _emulators = 0
 
 @contextmanager
 def emulating() -> Iterator[None]:
-    """While it is open, somebody answers these calls without asking ttnn, so that nobody has to refuse them."""
+    """Note that, while it is open, somebody answers these calls without asking ttnn: nobody has to refuse them."""
     global _emulators
     _emulators += 1
     try:
@@ -39,7 +36,7 @@ def emulating() -> Iterator[None]:
 
 
 def refuse_crashes(call: Invocation) -> Any:
-    """A handler for :func:`tt_impl.trace.intercept.intercepted` that raises ``UserError`` where ttnn would crash."""
+    """Raise ``UserError`` where ttnn would crash: a handler for :func:`tt_impl.trace.intercept.intercepted`."""
     if call.name in CRASHES_MOCK and not _emulators:
         raise UserError(
             f"{call.name} crashes ttnn on a mock mesh; it is emulated where golden values are computed (shadow_values)."
@@ -52,7 +49,7 @@ def refuse_crashes(call: Invocation) -> Any:
 
 
 def _on_some_devices(call: Invocation) -> bool:
-    """A program for a part of the mesh has the command writer tell the rest, which ends the process."""
+    """Tell whether a program is for a part of the mesh: the command writer tells the rest, which ends the process."""
     chosen = call.kwargs.get("mesh_coords")
     if not chosen or not isinstance(call.args[0] if call.args else None, ttnn.Tensor):
         return False

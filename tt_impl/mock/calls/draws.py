@@ -22,13 +22,13 @@ Draw = Callable[[Golden, Invocation], Any]
 
 
 def _generator(shadow: Golden, call: Invocation, seed: int | None, device: int = 0) -> torch.Generator:
-    """One per call and device; a call with a seed gets the same one again."""
+    """Make the generator of a call and a device; a call with a seed gets the same one again."""
     number = seed if seed else sum(shadow.emulated.values()) + 2**32
     return torch.Generator().manual_seed(number * 1024 + device)
 
 
 def _uniform_numbers(shape: tuple, low: float, high: float, dtype: Any, generator: torch.Generator) -> torch.Tensor:
-    """In [low, high), also once they are rounded to ``dtype``; integers are what a typecast makes of float32."""
+    """Draw from [low, high), also once rounded to ``dtype``; integers are what a typecast makes of float32."""
     value = torch.rand(shape, generator=generator) * (high - low) + low
     if dtype in RANGES:
         return typecast(value, ttnn.float32, dtype)
@@ -38,26 +38,22 @@ def _uniform_numbers(shape: tuple, low: float, high: float, dtype: Any, generato
 
 def _rand(shadow: Golden, call: Invocation) -> Any:
     result = call.proceed()
-    low, high = call.kwargs.get("low", 0.0), call.kwargs.get("high", 1.0)
-    seed, shape = call.kwargs.get("seed"), tuple(result.shape)
-    values = []
-    for device in _distinct(result):
-        if device < len(values):
-            values.append(values[device])
-        else:
-            generator = _generator(shadow, call, seed, device)
-            values.append(_uniform_numbers(shape, low, high, result.dtype, generator))
-    return shadow.emulate(result, values, call.name)
+    low = call.kwargs.get("low", 0.0)
+    high = call.kwargs.get("high", 1.0)
+    first = _distinct(result)
+    drawn = {}
+    for device in sorted(set(first)):
+        generator = _generator(shadow, call, call.kwargs.get("seed"), device)
+        drawn[device] = _uniform_numbers(tuple(result.shape), low, high, result.dtype, generator)
+    return shadow.emulate(result, [drawn[device] for device in first], call.name)
 
 
 def _distinct(tensor: ttnn.Tensor) -> list[int]:
-    """For every device, the first device with its shard: devices along an axis that is replicated share numbers."""
+    """Return for every device the first with its shard: devices along an axis that is replicated share numbers."""
     rows, columns = mesh_shape_of(tensor)
     placements = tensor.tensor_topology().placements()
     cut = [isinstance(placement, ttnn.PlacementShard) for placement in placements]
-    if len(cut) == 1:
-        cut = [cut[0], cut[0]]
-    by_row, by_column = cut
+    by_row, by_column = cut * 2 if len(cut) == 1 else cut
     return [(r if by_row else 0) * columns + (c if by_column else 0) for r in range(rows) for c in range(columns)]
 
 
@@ -70,35 +66,34 @@ def _randn(shadow: Golden, call: Invocation) -> Any:
 
 
 def _uniform(shadow: Golden, call: Invocation) -> Any:
-    """In place."""
-    given = call.named("input", "from", "to", "seed")
+    """Draw in place."""
+    arguments = call.named("input", "from", "to", "seed")
     result = call.proceed()
-    low, high = given.get("from", 0.0), given.get("to", 1.0)
-    generator = _generator(shadow, call, given.get("seed"))
-    drawn = _uniform_numbers(tuple(result.shape), low, high, result.dtype, generator)
+    generator = _generator(shadow, call, arguments.get("seed"))
+    bounds = arguments.get("from", 0.0), arguments.get("to", 1.0)
+    drawn = _uniform_numbers(tuple(result.shape), *bounds, result.dtype, generator)
     return shadow.emulate(result, [drawn] * len(ranks_of(result)), call.name)
 
 
 def _bernoulli(shadow: Golden, call: Invocation) -> Any:
-    """1 with the probability that the input says, 0 otherwise."""
-    given = call.named("input", "seed")
-    chances = shadow.store.read(given["input"], call.name)
+    """Draw 1 with the probability that the input says, 0 otherwise."""
+    arguments = call.named("input", "seed")
+    chances = shadow.store.read(arguments["input"], call.name)
     result = call.proceed()
-    drawn = torch.rand(chances.shape, generator=_generator(shadow, call, given.get("seed")))
+    drawn = torch.rand(chances.shape, generator=_generator(shadow, call, arguments.get("seed")))
     return shadow.emulate(result, [(drawn < chance).float() for chance in chances], call.name)
 
 
 def _dropout(shadow: Golden, call: Invocation) -> Any:
-    """``scale`` times the input, zero with the given probability; other ones on every device unless told otherwise."""
-    given = call.named("input_tensor", "probability", "scale", "seed", "use_per_device_seed")
-    x = shadow.store.read(given["input_tensor"], call.name)
+    """Multiply by ``scale``, zeros by ``probability``: other ones on every device unless told otherwise."""
+    arguments = call.named("input_tensor", "probability", "scale", "seed", "use_per_device_seed")
+    x = shadow.store.read(arguments["input_tensor"], call.name)
     result = call.proceed()
-    own = given.get("use_per_device_seed", True)
-    masks = [
-        torch.rand(x.shape, generator=_generator(shadow, call, given.get("seed"), device)) < given["probability"]
-        for device in range(len(x) if own else 1)
-    ]
-    values = [torch.where(masks[i if own else 0], 0.0, x[i] * given["scale"]) for i in range(len(x))]
+    values = []
+    for device, value in enumerate(x):
+        seeded = device if arguments.get("use_per_device_seed", True) else 0
+        chances = torch.rand(x.shape, generator=_generator(shadow, call, arguments.get("seed"), seeded))
+        values.append(torch.where(chances < arguments["probability"], 0.0, value * arguments["scale"]))
     return shadow.emulate(result, values, call.name)
 
 

@@ -20,7 +20,7 @@ import ttnn
 from ttnn.decorators import REGISTERED_OPERATIONS, FastOperation
 
 from tt_impl.mock.calls.golden_denied import DENIED
-from tt_impl.mock.rules.registry import NEUTRAL, Call, columns
+from tt_impl.mock.rules.registry import NEUTRAL, Call, columns, leaves, mapped
 from tt_impl.mock.storage.errors import RefusedOption, ShadowError
 from tt_impl.mock.storage.host import host_tensor
 from tt_impl.mock.storage.values import Shards
@@ -31,18 +31,18 @@ OPTION = " (option)"
 
 @cache
 def registered() -> dict[str, FastOperation]:
-    """All operations of ttnn by full name (``ttnn.add``)."""
+    """Return all operations of ttnn by full name (``ttnn.add``)."""
     return {operation.python_fully_qualified_name: operation for operation in REGISTERED_OPERATIONS}
 
 
 def has_golden(name: str) -> bool:
-    """Whether ttnn registers a golden function for the operation that may be used."""
+    """Tell whether ttnn registers a golden function for the operation that may be used."""
     operation = registered().get(name)
     return operation is not None and operation.golden_function is not None and name not in DENIED
 
 
 def golden_values(call: Call, inputs: dict[int, Shards]) -> list[list[torch.Tensor]]:
-    """Values of every output on every device.
+    """Return the values of every output on every device.
 
     Args:
         call: the operation, after it ran.
@@ -57,8 +57,8 @@ def golden_values(call: Call, inputs: dict[int, Shards]) -> list[list[torch.Tens
 
 
 def _on_one_device(operation: FastOperation, call: Call, inputs: dict[int, Shards], device: int) -> list[torch.Tensor]:
-    args = _host(call.args, inputs, device)
-    kwargs = {k: _host(v, inputs, device) for k, v in call.kwargs.items() if not _unread(k, v, inputs)}
+    read = {name: value for name, value in call.kwargs.items() if not _unread(name, value, inputs)}
+    args, kwargs = mapped(lambda value: _host(value, inputs, device), (call.args, read))
     _check_arguments(operation, args, kwargs)
     prepare = operation.preprocess_golden_function_inputs or ttnn.decorators.default_preprocess_golden_function_inputs
     try:
@@ -69,7 +69,7 @@ def _on_one_device(operation: FastOperation, call: Call, inputs: dict[int, Shard
         raise ShadowError(
             f"the golden function of {call.name} fails with {type(error).__name__} ({message}); it needs a shadow rule."
         ) from error
-    values = _leaves(result)
+    values = [value for value in leaves(result) if value is not None]
     if len(values) != len(call.outputs):
         raise ShadowError(
             f"{call.name} gives {len(call.outputs)} tensors, but its golden function {len(values)}; "
@@ -91,35 +91,27 @@ def _check_arguments(operation: FastOperation, args: tuple, kwargs: dict[str, An
 
 
 def _innermost(function: Callable) -> Callable:
-    """The golden function inside wrappers that take any arguments and hand them on."""
+    """Return the golden function inside wrappers that take any arguments and hand them on."""
     variables = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     inner = variables.get("golden_function")
     return function if inner is None else _innermost(inner.cell_contents)
 
 
 def _host(value: Any, inputs: dict[int, Shards], device: int) -> Any:
-    """Arguments with device tensors replaced by host tensors that hold the values of one device."""
-    if id(value) in inputs:
-        shards = inputs[id(value)]
-        return host_tensor(value, Shards([shards.stored[device]], shards.shape, (1, 1)))
-    if isinstance(value, list | tuple):
-        return type(value)(_host(item, inputs, device) for item in value)
-    return value
+    """Return a host tensor that holds the values of one device for a device tensor; anything else as it is."""
+    shards = inputs.get(id(value))
+    if shards is None:
+        return value
+    return host_tensor(value, Shards([shards.stored[device]], shards.shape, (1, 1)))
 
 
 def _unread(name: str, value: Any, inputs: dict[int, Shards]) -> bool:
-    """Whether a keyword names a tensor that is only written: preallocated outputs and buffers."""
+    """Tell whether a keyword names a tensor that is only written: preallocated outputs and buffers."""
     return name in NEUTRAL and hasattr(value, "storage_type") and id(value) not in inputs
 
 
-def _leaves(result: Any) -> list[Any]:
-    if isinstance(result, list | tuple):
-        return [leaf for item in result for leaf in _leaves(item)]
-    return [] if result is None else [result]
-
-
 def _fitted(name: str, value: Any, out: ttnn.Tensor) -> torch.Tensor:
-    """A golden value in the shape of the output; dims of size 1 may come or go."""
+    """Bring a golden function's result into the shape of the output; dims of size 1 may come or go."""
     value = torch.as_tensor(value).detach()
     comparison = getattr(value, "_ttnn_comparison_config", None)
     mask = getattr(comparison, "mask", None)

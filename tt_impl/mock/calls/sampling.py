@@ -28,13 +28,13 @@ _generators: WeakKeyDictionary[Golden, list[torch.Generator]] = WeakKeyDictionar
 
 
 def _of(shadow: Golden) -> list[torch.Generator]:
-    """One per user; those of a program that seeds nothing start with numbers of their own."""
+    """Return the generators, one per user; those of a program that seeds nothing start with numbers of their own."""
     unseeded = [torch.Generator().manual_seed(2**32 + user) for user in range(USERS)]
     return _generators.setdefault(shadow, unseeded)
 
 
 def _integers(shadow: Golden, value: Any, name: str) -> list[int]:
-    """A number or a tensor that is the same on all devices, as a list."""
+    """List the numbers of a tensor that is the same on all devices, or one number."""
     if not isinstance(value, TENSOR):
         return [int(value)]
     values = shadow.store.read(value, name)
@@ -44,11 +44,10 @@ def _integers(shadow: Golden, value: Any, name: str) -> list[int]:
 
 
 def manual_seed(shadow: Golden, call: Invocation) -> Any:
-    """``ttnn.manual_seed``: of all users, or each of ``user_ids`` with its own of ``seeds``."""
-    given = call.named("seeds")
-    seeds = _integers(shadow, given["seeds"], call.name)
-    asked = given.get("user_ids")
-    users = list(range(USERS)) if asked is None else _integers(shadow, asked, call.name)
+    """Call ``ttnn.manual_seed``: for all users, or each of ``user_ids`` with its own of ``seeds``."""
+    seeds = _integers(shadow, call.argument("seeds", 0), call.name)
+    chosen = call.kwargs.get("user_ids")
+    users = list(range(USERS)) if chosen is None else _integers(shadow, chosen, call.name)
     result = call.proceed()
     seeds = seeds * len(users) if len(seeds) == 1 else seeds
     generators = _of(shadow)
@@ -60,20 +59,18 @@ def manual_seed(shadow: Golden, call: Invocation) -> Any:
 
 
 def sampling(shadow: Golden, call: Invocation) -> Any:
-    """``ttnn.sampling``: the same numbers on all devices."""
-    given = call.named("input_values_tensor", "input_indices_tensor")
-    read = {
-        name: shadow.store.read(given[name], call.name)
-        for name in ("input_values_tensor", "input_indices_tensor", "k", "p", "temp")
-    }
+    """Call ``ttnn.sampling``: the same numbers on all devices."""
+    arguments = call.named("input_values_tensor", "input_indices_tensor")
+    names = ("input_values_tensor", "input_indices_tensor", "k", "p", "temp")
+    inputs = [shadow.store.read(arguments[name], call.name) for name in names]
     result = call.proceed()
     generators = _of(shadow)
-    if seed := given.get("seed"):
+    if seed := arguments.get("seed"):
         for generator in generators:
             generator.manual_seed(seed)
-    users = read["input_values_tensor"][0].shape[-2]
+    users = inputs[0].shape[-2]
     drawn = torch.stack([torch.rand((), generator=generators[user]).bfloat16().float() for user in range(users)])
-    values = [_chosen(drawn, *parts).reshape(tuple(result.shape)) for parts in zip(*read.values(), strict=True)]
+    values = [_chosen(drawn, *parts).reshape(tuple(result.shape)) for parts in zip(*inputs, strict=True)]
     return shadow.emulate(result, values, call.name)
 
 
@@ -81,16 +78,16 @@ def _chosen(
     drawn: torch.Tensor, values: torch.Tensor, indices: torch.Tensor, k: torch.Tensor, p: torch.Tensor,
     temp: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """Of one device: ``values`` and ``indices`` (1, 1, users, W); the others a number for each user."""
+    """Choose on one device: ``values`` and ``indices`` (1, 1, users, W); the others a number for each user."""
     users = values.shape[-2]
     ordered, places = values.reshape(users, -1).sort(dim=-1, descending=True, stable=True)
-    ordered, places = ordered[:, :CANDIDATES], places[:, :CANDIDATES]
+    ordered = ordered[:, :CANDIDATES]
     outside = torch.arange(ordered.shape[1]) >= k.flatten()[:users, None]
     scaled = ordered.masked_fill(outside, -torch.inf) * temp.flatten()[:users, None]
     shares = scaled.softmax(dim=-1).bfloat16().float()
     sums = shares.cumsum(dim=-1)
-    kept = ~outside & (sums - shares <= p.flatten()[:users, None])  # the one that exceeds p is kept, too
-    shares = shares * kept
+    allowed = ~outside & (sums - shares <= p.flatten()[:users, None])  # the one that exceeds p is, too
+    shares = shares * allowed
     running = shares.cumsum(dim=-1) / shares.sum(dim=-1, keepdim=True)
-    first = (kept & (running > drawn[:, None])).float().argmax(dim=-1, keepdim=True)  # none exceeds: the largest
+    first = (allowed & (running > drawn[:, None])).float().argmax(dim=-1, keepdim=True)  # none exceeds: the largest
     return indices.reshape(users, -1).gather(1, places.gather(1, first)).flatten()

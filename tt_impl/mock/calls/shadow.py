@@ -1,8 +1,8 @@
-"""Golden values for every ttnn call, per device: the program is unchanged, its answers are real.
+"""Values for every ttnn call, per device: the program is unchanged, its answers are real.
 
 The real operation runs first, with all its checks, on the mock mesh; then its rule computes what each device would
 hold, and the result is kept, rounded to the dtype of the output, under the output's buffer. Reading a tensor back
-gives the golden values. An operation without a rule raises, naming the operation. Rules are torch semantics: they
+gives these values. An operation without a rule raises, naming the operation. Rules are torch semantics: they
 prove sharding, collectives, axes, head orders and paddings, not kernels, races or speed.
 """
 
@@ -22,9 +22,9 @@ from tt_impl.mock.calls.golden import OPTION, golden_values, has_golden
 from tt_impl.mock.calls.special import SPECIAL, touches_device
 from tt_impl.mock.calls.stand_ins import on_whole_devices
 from tt_impl.mock.calls.traces import Recorded, Tracing, without_tensors
-from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, PURE, RULES, VIEWS, Call, Rule, for_rule, neutral
+from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, PURE, RULES, VIEWS, Call, Rule, for_rule, mapped, neutral
+from tt_impl.mock.storage.buffers import BufferValues
 from tt_impl.mock.storage.errors import FailedRule, MissingRule, RefusedOption, ShadowError
-from tt_impl.mock.storage.held import Held
 from tt_impl.mock.storage.host import host_shards
 from tt_impl.mock.storage.lazy import Deferred
 from tt_impl.mock.storage.values import Shards
@@ -37,7 +37,7 @@ _WRITTEN = {*OUTPUTS, *BUFFERS}
 
 
 class Shadow(Tracing):
-    """The golden values of one program; ``calls`` counts its operations by name.
+    """The values of one program; ``calls`` counts its operations by name.
 
     ``evaluations`` counts how often rules computed: once for all devices that share their inputs. With ``fallback``,
     operations that no rule answers are answered by ttnn's golden functions, and ``fallbacks`` counts them.
@@ -52,7 +52,7 @@ class Shadow(Tracing):
         self.evaluations: Counter[str] = Counter()
 
     def values(self, tensor: ttnn.Tensor) -> list[torch.Tensor]:
-        """Golden value of a device tensor on every device, row-major: float32, or int64 for integers."""
+        """Return the value of a device tensor on every device, row-major: float32, or int64 for integers."""
         return list(self.store.read(tensor, "values()"))
 
     def handle(self, call: Invocation) -> Any:
@@ -72,7 +72,7 @@ class Shadow(Tracing):
         inputs = _seen_by_rule(call)
         shards = {id(t): self.store.read(t, call.name) for t in inputs}
         viewed = {t.buffer_unique_id() for t in _moved(call)} if call.name in VIEWS else ()
-        given = self._given(call)
+        before = self._before(call)
         result = call.proceed()
         outputs = _on_devices(result)
         written = [t for t in outputs if t.buffer_unique_id() not in viewed] if viewed else outputs
@@ -80,24 +80,24 @@ class Shadow(Tracing):
             context = Call(call.name, call.args, call.kwargs, outputs, self.store)
             self.evaluate(context, shards, written)
             self.traces.note(context, inputs, written)
-        self._forget_unused(given, outputs)
+        self._forget_unused(before, outputs)
         return result
 
     def evaluate(self, context: Call, shards: dict[int, Shards], written: list[ttnn.Tensor]) -> None:
         """Compute the outputs and keep those that are ``written``: the others are views of inputs."""
-        kept = set(map(id, written))
-        outputs = [(number, tensor) for number, tensor in enumerate(context.outputs) if id(tensor) in kept]
+        stored = set(map(id, written))
+        outputs = [(number, tensor) for number, tensor in enumerate(context.outputs) if id(tensor) in stored]
         if self.lazy and context.name in PURE and self.traces.capturing is None:
             operation = self._deferred(context, shards)
             for number, tensor in outputs:
                 self.store.defer(tensor, operation, number, context.name)
             return
-        golden = self._computed(context, shards)
+        values = self._computed(context, shards)
         for number, tensor in outputs:
-            self.store.write(tensor, golden[number], context.name, context.padding)
+            self.store.write(tensor, values[number], context.name, context.padding)
 
     def _deferred(self, context: Call, shards: dict[int, Shards]) -> Deferred:
-        """The operation for later. It keeps values, but no tensor: their memory is freed when the program frees it."""
+        """Put the operation off. It keeps values, but no tensor: their memory is freed when the program frees it."""
         known: dict[int, Recorded] = {}
         later = without_tensors(context, known)
         inputs = {id(known[tensor]): value for tensor, value in shards.items()}
@@ -105,27 +105,27 @@ class Shadow(Tracing):
         return Deferred(user_line(), needs, lambda: self._computed(later, inputs))
 
     def _computed(self, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
-        golden = self._golden(context, shards)
+        values = self._values(context, shards)
         self.evaluations[context.name] += context.evaluations
-        if len(golden) != len(context.outputs):
-            raise ShadowError(f"{context.name} gives {len(context.outputs)} tensors, but its rule {len(golden)}.")
-        return golden
+        if len(values) != len(context.outputs):
+            raise ShadowError(f"{context.name} gives {len(context.outputs)} tensors, but its rule {len(values)}.")
+        return values
 
-    def _given(self, call: Invocation) -> dict[int, Held | None]:
-        """The buffers that an operation may write into, by id, and what they hold before it runs."""
+    def _before(self, call: Invocation) -> dict[int, BufferValues | None]:
+        """Return the buffers that an operation may write into, by id, and what they hold before it runs."""
         tensors = _on_devices([call.kwargs[name] for name in _WRITTEN & call.kwargs.keys()])
         buffers = [t.buffer_unique_id() for t in tensors]
         return {buffer: self.store.values.get(buffer) for buffer in buffers}
 
-    def _forget_unused(self, given: dict[int, Held | None], outputs: list[ttnn.Tensor]) -> None:
-        """A given buffer that the operation did not return, and its rule did not write, holds what nobody knows."""
-        returned = {t.buffer_unique_id() for t in outputs} if given else set()
-        for buffer, former in given.items():
+    def _forget_unused(self, before: dict[int, BufferValues | None], outputs: list[ttnn.Tensor]) -> None:
+        """Forget a buffer that the operation was given, but did not return, nor its rule write: nobody knows it now."""
+        returned = {t.buffer_unique_id() for t in outputs} if before else set()
+        for buffer, former in before.items():
             if buffer not in returned and self.store.values.get(buffer) is former:
                 self.store.values.pop(buffer, None)
 
-    def _golden(self, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
-        """Values of the outputs by the rule; by ttnn's golden function where there is none, or it refuses an option."""
+    def _values(self, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
+        """Compute the outputs by the rule; by ttnn's golden function where there is none, or it refuses an option."""
         rule = RULES.get(context.name)
         if rule is None:
             self.fallbacks[context.name] += 1
@@ -136,11 +136,11 @@ class Shadow(Tracing):
             if not (self.fallback and has_golden(context.name)):
                 raise
             try:
-                golden = golden_values(context, shards)
+                values = golden_values(context, shards)
             except ShadowError as error:
                 raise refused from error
         self.fallbacks[context.name + OPTION] += 1
-        return golden
+        return values
 
     @staticmethod
     def _without_device(call: Invocation) -> Any:
@@ -152,7 +152,7 @@ class Shadow(Tracing):
 
 @contextmanager
 def shadow_values(fallback: bool = False, lazy: bool = False) -> Iterator[Shadow]:
-    """Compute golden values while the block runs; tensors made before have none.
+    """Compute values while the block runs; tensors made before have none.
 
     Args:
         fallback: let ttnn's golden functions answer where no rule does. Weak evidence, counted in ``Shadow.fallbacks``.
@@ -168,22 +168,22 @@ def _on_devices(value: Any) -> list[ttnn.Tensor]:
 
 
 def _seen_by_rule(call: Invocation) -> list[ttnn.Tensor]:
-    """Device tensors whose values a rule sees: all but those passed by a keyword that is neutral."""
+    """List the device tensors whose values a rule sees: all but those passed by a keyword that is neutral."""
     seen = {name: value for name, value in call.kwargs.items() if not neutral(name, call.name)}
     return call.inputs if len(seen) == len(call.kwargs) else _on_devices((call.args, seen))
 
 
 def _moved(call: Invocation) -> list[ttnn.Tensor]:
-    """What an operation that moves values reads: its first argument. Other tensors may be given for the result."""
+    """Return what an operation that moves values reads: its first argument. Others may be given for the result."""
     named = (call.kwargs[name] for name in ("input_tensor", "tensor", "tensors", "input") if name in call.kwargs)
     return _on_devices(call.args[0] if call.args else next(named, None))
 
 
 def _by_rule(rule: Rule, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
     mesh_shape = next(iter(shards.values())).mesh_shape if shards else (1, 1)
-    kwargs = {k: _prepare(v, shards, mesh_shape) for k, v in for_rule(context.kwargs, context.name).items()}
+    arguments = context.args, for_rule(context.kwargs, context.name)
     try:
-        return rule(context, _prepare(context.args, shards, mesh_shape), kwargs)
+        return rule(context, *mapped(lambda value: _prepare(value, shards, mesh_shape), arguments))
     except TypeError as error:
         raise RefusedOption(context.name, f"this call: {error}") from error
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, ValueError) as error:
@@ -191,14 +191,10 @@ def _by_rule(rule: Rule, context: Call, shards: dict[int, Shards]) -> list[list[
 
 
 def _prepare(value: Any, shards: dict[int, Shards], mesh_shape: tuple[int, int]) -> Any:
-    """Arguments as rules get them: tensors as ``Shards`` (undistributed host tensors as torch), shapes as tuples."""
+    """Return an argument as rules get it: tensors as ``Shards`` (or torch, if whole on the host), shapes as tuples."""
     if id(value) in shards:
         return shards[id(value)]
     if isinstance(value, TENSOR):
         parts = host_shards(value, 1)
         return parts[0] if len(parts) == 1 else Shards(parts, tuple(value.shape), mesh_shape)
-    if isinstance(value, ttnn.Shape):
-        return tuple(value)
-    if isinstance(value, list | tuple):
-        return type(value)(_prepare(item, shards, mesh_shape) for item in value)
-    return value
+    return tuple(value) if isinstance(value, ttnn.Shape) else value

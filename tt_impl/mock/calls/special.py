@@ -1,8 +1,8 @@
 """Calls that make device tensors from values, read them back or free them: everything that is no computation.
 
 Writing: the same call is made a second time without the device, so that ttnn's own mapper, layout and rounding say what
-each device gets. Reading: the golden values become a host tensor, which the real call then reads instead of the zeros
-of the mock.
+each device gets. Reading: the values become a host tensor, which the real call then reads instead of the zeros of the
+mock.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 import ttnn
 
 from tt_impl.mock.calls.draws import RANDOM
-from tt_impl.mock.calls.stand_ins import EMULATED
+from tt_impl.mock.calls.stand_ins import EMULATED, proceed
 from tt_impl.mock.calls.traces import EMULATED_TRACES
+from tt_impl.mock.storage.buffers import Window
 from tt_impl.mock.storage.errors import MissingRule, ShadowError, UnknownPadding
-from tt_impl.mock.storage.held import Window
 from tt_impl.mock.storage.host import copy_into, host_shards, host_tensor
-from tt_impl.mock.storage.values import Golden, Store, filled, mesh_shape_of, view_of
+from tt_impl.mock.storage.values import Golden, Store, describe, filled, mesh_shape_of, view_of
 from tt_impl.trace.intercept import MARKS, TENSOR, Invocation, on_device
 
 Special = Callable[[Golden, Invocation], Any]
@@ -28,7 +28,7 @@ _PLACES = ("device", "memory_config", "mem_config", "cq_id")
 
 
 def touches_device(call: Invocation) -> bool:
-    """Whether a device or a tensor on one is among the arguments."""
+    """Tell whether a device or a tensor on one is among the arguments."""
     return bool(call.inputs or call.meshes)
 
 
@@ -36,13 +36,14 @@ def _from_torch(shadow: Golden, call: Invocation) -> Any:
     """Convert twice, to the device and to the host: the host copy went through the real mapper and rounding."""
     result = call.proceed()
     if result is not None and on_device(result):
-        args = [a for a in call.args if not isinstance(a, ttnn.MeshDevice | ttnn.MemoryConfig)]
-        _write(shadow.store, _on_host(call, args), result, call.name, call.kwargs.get("pad_value") or 0.0)
+        _write(shadow.store, _on_host(call), result, call.name, call.kwargs.get("pad_value") or 0.0)
     return result
 
 
-def _on_host(call: Invocation, args: list[Any]) -> ttnn.Tensor:
-    """What the call makes without a device: with ``args``, and without the keywords that name one."""
+def _on_host(call: Invocation, device: tuple[None, ...] = ()) -> ttnn.Tensor:
+    """Make the call without a device, with ``device`` in place of one, and without what says where on it."""
+    places = [a for a in call.args if not isinstance(a, ttnn.MemoryConfig)]
+    args = [value for a in places for value in (device if isinstance(a, ttnn.MeshDevice) else (a,))]
     return call.original(*args, **{k: v for k, v in call.kwargs.items() if k not in _PLACES})
 
 
@@ -58,40 +59,40 @@ def _to_device(shadow: Golden, call: Invocation) -> Any:
 
 
 def _write(store: Store, host: ttnn.Tensor, device: ttnn.Tensor, writer: str, padding: float | None = None) -> None:
-    """The device tensor holds what the host tensor does."""
+    """Have the device tensor hold what the host tensor does."""
     rows, columns = mesh_shape_of(device)
     store.write(device, host_shards(host, rows * columns), writer, padding)
 
 
 def _to_host(shadow: Golden, call: Invocation) -> Any:
-    """to_torch, from_device and the like, of the golden values instead of the zeros of the mock."""
+    """Call to_torch, from_device and the like on a host tensor of the values instead of the zeros of the mock."""
     source, *rest = call.args or (None,)
     if source is None:
         source, rest = call.kwargs.get("tensor"), []
     if not isinstance(source, TENSOR) or not on_device(source) or not source.is_allocated():
         return call.proceed()
-    golden = _golden(shadow, source, call.name)
+    host = _read(shadow, source, call.name)
     if call.name in ("ttnn.from_device", "ttnn.Tensor.cpu"):
-        return golden
+        return host
     kwargs = {k: v for k, v in call.kwargs.items() if k not in ("tensor", "device", "cq_id")}
-    return call.original(golden, *rest, **kwargs)
+    return call.original(host, *rest, **kwargs)
 
 
-def _golden(shadow: Golden, tensor: ttnn.Tensor, reader: str) -> ttnn.Tensor:
-    """A host tensor of the golden values, tiles filled up as on the device."""
-    padding = shadow.store.held(tensor, reader).padding
+def _read(shadow: Golden, tensor: ttnn.Tensor, reader: str) -> ttnn.Tensor:
+    """Make a host tensor of the values of ``tensor``, tiles filled up as on the device."""
+    padding = shadow.store.padding(tensor, reader)
     return host_tensor(tensor, shadow.store.read(tensor, reader), padding)
 
 
 def _padded_to_host(shadow: Golden, call: Invocation) -> Any:
-    """``to_torch_with_padded_shape``: what fills the tiles up must be known."""
+    """Call ``to_torch_with_padded_shape``, for which it must be known what fills the tiles up."""
     source = call.args[0]
     if not on_device(source):
         return call.proceed()
     view = view_of(source)
-    if view.shape != view.padded and shadow.store.held(source, call.name).padding is None:
-        raise UnknownPadding(call.name, f"{source.dtype.name} tensor of shape {view.shape}")
-    return call.original(_golden(shadow, source, call.name), *call.args[1:], **call.kwargs)
+    if view.shape != view.padded and shadow.store.padding(source, call.name) is None:
+        raise UnknownPadding(call.name, describe(source))
+    return call.original(_read(shadow, source, call.name), *call.args[1:], **call.kwargs)
 
 
 def _deallocate(shadow: Golden, call: Invocation) -> Any:
@@ -113,41 +114,40 @@ def _copy_to_device(shadow: Golden, call: Invocation) -> Any:
 def _copy_to_host(shadow: Golden, call: Invocation) -> Any:
     arguments = call.named("device_tensor", "host_tensor")
     result = call.proceed()
-    copy_into(arguments["host_tensor"], _golden(shadow, arguments["device_tensor"], call.name))
+    copy_into(arguments["host_tensor"], _read(shadow, arguments["device_tensor"], call.name))
     return result
 
 
 def _dump(shadow: Golden, call: Invocation) -> Any:
-    """The file gets the golden values."""
+    """Write the values to the file."""
 
     def read(value: Any) -> Any:
         on_mesh = isinstance(value, TENSOR) and on_device(value)
-        return _golden(shadow, value, call.name) if on_mesh else value
+        return _read(shadow, value, call.name) if on_mesh else value
 
     return call.original(*map(read, call.args), **{k: read(v) for k, v in call.kwargs.items()})
 
 
 def _load(shadow: Golden, call: Invocation) -> Any:
-    """Once to the device and once to the host."""
+    """Load the file twice, to the device and to the host."""
     result = call.proceed()
     if on_device(result):
-        args = [a for a in call.args if not isinstance(a, ttnn.MeshDevice)]
-        _write(shadow.store, _on_host(call, args), result, call.name)
+        _write(shadow.store, _on_host(call), result, call.name)
     return result
 
 
 def _dump_overlapped(shadow: Golden, call: Invocation) -> Any:
-    """Views of one tensor that holds several: the file gets its golden values, once."""
-    given = call.named("file_name", "views")
-    fused = {view.fused_tensor.buffer_unique_id(): view.fused_tensor for view in given["views"].values()}
+    """Write the values of one tensor that holds several to the file, once, with its views."""
+    arguments = call.named("file_name", "views")
+    fused = {view.fused_tensor.buffer_unique_id(): view.fused_tensor for view in arguments["views"].values()}
     if not all(map(on_device, fused.values())):
         return call.proceed()
-    golden = {buffer: _golden(shadow, tensor, call.name) for buffer, tensor in fused.items()}
+    hosts = {buffer: _read(shadow, tensor, call.name) for buffer, tensor in fused.items()}
     views = {
-        name: type(view)(golden[view.fused_tensor.buffer_unique_id()], *(getattr(view, field) for field in _OF_A_VIEW))
-        for name, view in given["views"].items()
+        name: type(view)(hosts[view.fused_tensor.buffer_unique_id()], *(getattr(view, field) for field in _OF_A_VIEW))
+        for name, view in arguments["views"].items()
     }
-    return call.original(given["file_name"], views)
+    return call.original(arguments["file_name"], views)
 
 
 _OF_A_VIEW = ("tensor_shape", "shard_shape", "core_range_set", "dtype", "tile_shape", "byte_offset", "total_size")
@@ -163,47 +163,47 @@ def _load_overlapped(shadow: Golden, call: Invocation) -> Any:
 
 
 def _joined(shadow: Golden, call: Invocation) -> Any:
-    """Tensors of single devices as one of the mesh; the result shares their buffer or is a copy of them."""
+    """Join tensors of single devices to one of the mesh; the result shares their buffer or is a copy of them."""
     parts = call.inputs
     if not parts:
         return call.proceed()
     stored = [shadow.store.read(part, call.name).stored[0] for part in parts]
     result = call.proceed()
     known = shadow.store.values.get(result.buffer_unique_id())
-    if known is None or len(known.values) != len(parts):
+    if known is None or len(known.ranks) != len(parts):
         shadow.store.write(result, stored, call.name)
     return result
 
 
 def _narrow(shadow: Golden, call: Invocation) -> Any:
-    """A part of the memory of its input; both go on sharing it."""
+    """Give a part of the memory of the input; both go on sharing it."""
     names = ("input_tensor", "dim", "start", "length")
-    given = call.named(*names)
-    source, dim, start, length = (given[name] for name in names)
+    arguments = call.named(*names)
+    source, *rows = (arguments[name] for name in names)
     result = call.proceed()
     if tuple(result.shape) != tuple(source.shape):
-        shadow.store.add_window(result, Window(view_of(source), dim, start, length))
+        shadow.store.add_window(result, Window(view_of(source), *rows))
     return result
 
 
 def _fill(value: float | None) -> Special:
-    """zeros, ones and the like; None takes the fill value of the call, NaN stands for memory nobody has written."""
+    """Make zeros, ones and the like; None takes the call's fill value, NaN stands for memory nobody has written."""
 
     def special(shadow: Golden, call: Invocation) -> Any:
         result = call.proceed()
         if result is not None and on_device(result):
             number = call.argument("fill_value", 1) if value is None else value
             shadow.store.fill(result, filled(result, number), call.name)
-            given = call.kwargs.get("optional_tensor")
-            if given is not None and given.buffer_unique_id() != result.buffer_unique_id():
-                shadow.store.fill(given, filled(given, number), call.name)
+            other = call.kwargs.get("optional_tensor")
+            if other is not None and other.buffer_unique_id() != result.buffer_unique_id():
+                shadow.store.fill(other, filled(other, number), call.name)
         return result
 
     return special
 
 
 def _from_buffer(shadow: Golden, call: Invocation) -> Any:
-    """A list of numbers in row-major order."""
+    """Fill a tensor with a list of numbers in row-major order."""
     result = call.proceed()
     if on_device(result):
         value = torch.as_tensor(call.argument("buffer", 0)).reshape(tuple(result.shape))
@@ -212,17 +212,16 @@ def _from_buffer(shadow: Golden, call: Invocation) -> Any:
 
 
 def _constructed(shadow: Golden, call: Invocation) -> Any:
-    """``ttnn.Tensor(...)``: made once on the device and once on the host."""
+    """Make ``ttnn.Tensor(...)`` twice, on the device and on the host."""
     result = call.proceed()
     if not on_device(result) or (call.args and isinstance(call.args[0], TENSOR)):  # a tensor of a tensor shares it
         return result
-    args = [None if isinstance(a, ttnn.MeshDevice) else a for a in call.args if not isinstance(a, ttnn.MemoryConfig)]
-    _write(shadow.store, _on_host(call, args), result, call.name, call.kwargs.get("pad_value") or 0.0)
+    _write(shadow.store, _on_host(call, (None,)), result, call.name, call.kwargs.get("pad_value") or 0.0)
     return result
 
 
 def _method_to(shadow: Golden, call: Invocation) -> Any:
-    """``Tensor.to``: host to device, or to another layout where the tensor is."""
+    """Call ``Tensor.to``: host to device, or to another layout where the tensor is."""
     source = call.args[0]
     if call.meshes:
         return _to_device(shadow, call)
@@ -234,13 +233,8 @@ def _method_to(shadow: Golden, call: Invocation) -> Any:
     read = shadow.store.read(source, call.name)
     result = ttnn.to_layout(source, layout)
     if result.buffer_unique_id() != source.buffer_unique_id():
-        rows = [read[i] for i in range(len(read))]
-        shadow.store.write(result, rows, call.name, padding=0.0 if layout == ttnn.TILE_LAYOUT else None)
+        shadow.store.write(result, list(read), call.name, padding=0.0 if layout == ttnn.TILE_LAYOUT else None)
     return result
-
-
-def _valueless(shadow: Golden, call: Invocation) -> Any:
-    return call.proceed()
 
 
 _NOBODY = float("nan")
@@ -265,8 +259,8 @@ _SPECIAL: list[tuple[Special, str]] = [
     (_joined, "combine_device_tensors"),
     (_from_buffer, "from_buffer"),
     (_narrow, "narrow"),
-    (_valueless, "allocate_tensor_on_host MeshDevice.create_submesh MeshDevice.create_submeshes"),
-    (_valueless, " ".join(MARKS)),
+    (proceed, "allocate_tensor_on_host MeshDevice.create_submesh MeshDevice.create_submeshes"),
+    (proceed, " ".join(MARKS)),
     (_fill(0.0), "zeros zeros_like"),
     (_fill(1.0), "ones ones_like"),
     (_fill(None), "full full_like"),

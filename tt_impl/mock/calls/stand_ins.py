@@ -24,7 +24,7 @@ from refsim.base.errors import UserError
 from tt_impl.mock.storage.errors import ShadowError
 from tt_impl.mock.storage.host import host_shards
 from tt_impl.mock.storage.partial import written_rows
-from tt_impl.mock.storage.values import Golden, Shards, filled, mesh_shape_of, ranks_of
+from tt_impl.mock.storage.values import Golden, filled, mesh_shape_of, ranks_of
 from tt_impl.trace.intercept import Invocation
 
 
@@ -37,33 +37,26 @@ class Socket:
     sent: deque[tuple[dict[int, torch.Tensor], tuple]] = field(default_factory=deque)
 
 
-@dataclass
-class StandIns:
-    """What a program has set up: sockets by ``id`` of their ends, devices with a loaded sub-device manager."""
-
-    sockets: dict[int, Socket] = field(default_factory=dict)
-    sub_devices: set[int] = field(default_factory=set)
-
-
 _SUB_DEVICE = ("sub_device_id", "subdevice_id")
 """Names of the option that says on which sub-device an operation runs."""
 
 
 def on_whole_devices(shadow: Emulating, call: Invocation) -> Invocation:
-    """A call on a sub-device of a manager that ttnn was not told of, for the only one that ttnn knows: all cores."""
+    """Turn a call on a sub-device of a manager that ttnn was not told of to the only one it knows: all cores."""
     named = [name for name in _SUB_DEVICE if call.kwargs.get(name) is not None]
-    if not named or not shadow.stand_ins.sub_devices:
+    if not named or not shadow.sub_devices:
         return call
     shadow.emulated[f"{call.name}({named[0]}=)"] += 1
     return replace(call, kwargs=call.kwargs | dict.fromkeys(named, ttnn.SubDeviceId(0)))
 
 
 class Emulating(Golden):
-    """Golden values, and what the program has set up of what is emulated here."""
+    """The values of a program, its sockets by ``id`` of their ends, and devices with a loaded sub-device manager."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stand_ins = StandIns()
+        self.sockets: dict[int, Socket] = {}
+        self.sub_devices: set[int] = set()
 
 
 class Event:
@@ -72,22 +65,23 @@ class Event:
 
 def _load_manager(shadow: Emulating, call: Invocation) -> None:
     shadow.emulated[call.name] += 1
-    shadow.stand_ins.sub_devices.add(call.args[0].id())
+    shadow.sub_devices.add(call.args[0].id())
 
 
 def _unless_loaded(shadow: Emulating, call: Invocation) -> Any:
-    """ttnn knows of no manager that was loaded here, so it is not asked about its sub-devices."""
-    return None if call.args[0].id() in shadow.stand_ins.sub_devices else call.proceed()
+    """Ask ttnn about sub-devices, unless they are of a manager that was loaded here, of which it does not know."""
+    return None if call.args[0].id() in shadow.sub_devices else call.proceed()
 
 
 def _clear_manager(shadow: Emulating, call: Invocation) -> None:
-    if call.args[0].id() in shadow.stand_ins.sub_devices:
-        shadow.stand_ins.sub_devices.discard(call.args[0].id())
+    if call.args[0].id() in shadow.sub_devices:
+        shadow.sub_devices.discard(call.args[0].id())
     else:
         call.proceed()
 
 
-def _proceed(shadow: Emulating, call: Invocation) -> Any:
+def proceed(shadow: Golden, call: Invocation) -> Any:
+    """Let ttnn do what the call says."""
     return call.proceed()
 
 
@@ -107,10 +101,11 @@ def _rank(coordinate: Any, columns: int) -> int:
 
 
 def _point_to_point(shadow: Emulating, call: Invocation) -> ttnn.Tensor:
-    """The receiver gets the sender's part; other devices of a new output hold what nobody has written."""
+    """Give the receiver the sender's part; other devices of a new output hold what nobody has written."""
     shadow.emulated[call.name] += 1
-    given = call.named("input_tensor", "sender_coord", "receiver_coord", "topology")
-    source, out = given["input_tensor"], given.get("output_tensor")
+    arguments = call.named("input_tensor", "sender_coord", "receiver_coord", "topology")
+    source = arguments["input_tensor"]
+    out = arguments.get("output_tensor")
     read = shadow.store.read(source, call.name)
     columns = mesh_shape_of(source)[1]
     if out is None:
@@ -121,7 +116,7 @@ def _point_to_point(shadow: Emulating, call: Invocation) -> ttnn.Tensor:
         if (tuple(out.shape), out.dtype, out.layout) != (tuple(source.shape), source.dtype, source.layout):
             raise UserError(f"{call.name} needs an output of its input's shape, dtype and layout.")
         values = list(shadow.store.read(out, call.name))
-    sender, receiver = (_rank(given[name], columns) for name in ("sender_coord", "receiver_coord"))
+    sender, receiver = (_rank(arguments[name], columns) for name in ("sender_coord", "receiver_coord"))
     ranks = ranks_of(source)
     values[ranks.index(receiver)] = read[ranks.index(sender)]
     shadow.store.write(out, values, call.name)
@@ -129,25 +124,22 @@ def _point_to_point(shadow: Emulating, call: Invocation) -> ttnn.Tensor:
 
 
 def _create_socket_pair(shadow: Emulating, call: Invocation) -> Any:
-    """Real sockets, with their buffers; of the connections is kept who sends to whom."""
+    """Make real sockets, with their buffers, and note who sends to whom over their connections."""
     pair = call.proceed()
-    given = call.named("sender_mesh_device", "receiver_mesh_device", "socket_config")
-    columns = [given[name].shape[1] for name in ("sender_mesh_device", "receiver_mesh_device")]
+    arguments = call.named("sender_mesh_device", "receiver_mesh_device", "socket_config")
+    sender, receiver = (arguments[f"{end}_mesh_device"].shape[1] for end in ("sender", "receiver"))
     places = [
-        (
-            _rank(connection.sender_core.device_coord, columns[0]),
-            _rank(connection.receiver_core.device_coord, columns[1]),
-        )
-        for connection in pair[0].get_connection_config()
+        (_rank(link.sender_core.device_coord, sender), _rank(link.receiver_core.device_coord, receiver))
+        for link in pair[0].get_connection_config()
     ]
     socket = Socket(tuple(pair), places)
     for end in pair:
-        shadow.stand_ins.sockets[id(end)] = socket
+        shadow.sockets[id(end)] = socket
     return pair
 
 
 def _socket(shadow: Emulating, call: Invocation, end: Any) -> Socket:
-    socket = shadow.stand_ins.sockets.get(id(end))
+    socket = shadow.sockets.get(id(end))
     if socket is None:
         raise ShadowError(f"{call.name} needs a socket of ttnn.create_socket_pair; others end in another process.")
     return socket
@@ -155,10 +147,10 @@ def _socket(shadow: Emulating, call: Invocation, end: Any) -> Socket:
 
 def _send(shadow: Emulating, call: Invocation) -> list:
     shadow.emulated[call.name] += 1
-    given = call.named("input_tensor", "mesh_socket")
-    tensor, socket = given["input_tensor"], _socket(shadow, call, given["mesh_socket"])
-    read: Shards = shadow.store.read(tensor, call.name)
-    by_rank = dict(zip(ranks_of(tensor), read, strict=True))
+    arguments = call.named("input_tensor", "mesh_socket")
+    tensor = arguments["input_tensor"]
+    socket = _socket(shadow, call, arguments["mesh_socket"])
+    by_rank = dict(zip(ranks_of(tensor), shadow.store.read(tensor, call.name), strict=True))
     sent = {receiver: by_rank[sender] for sender, receiver in socket.places}
     socket.sent.append((sent, (tuple(tensor.shape), tensor.dtype)))
     return []
@@ -166,8 +158,9 @@ def _send(shadow: Emulating, call: Invocation) -> list:
 
 def _receive(shadow: Emulating, call: Invocation) -> list[ttnn.Tensor]:
     shadow.emulated[call.name] += 1
-    given = call.named("output_tensor", "mesh_socket")
-    out, socket = given["output_tensor"], _socket(shadow, call, given["mesh_socket"])
+    arguments = call.named("output_tensor", "mesh_socket")
+    out = arguments["output_tensor"]
+    socket = _socket(shadow, call, arguments["mesh_socket"])
     if not socket.sent:
         raise ShadowError(f"{call.name} comes before the send that it waits for; here the program must send first.")
     sent, kind = socket.sent.popleft()
@@ -180,24 +173,23 @@ def _receive(shadow: Emulating, call: Invocation) -> list[ttnn.Tensor]:
 
 
 def _copy_partial(shadow: Emulating, call: Invocation) -> Any:
-    """Only what lies on the cores of the filter is written."""
+    """Write only what lies on the cores of the filter."""
     shadow.emulated[call.name] += 1
-    given = call.named("host_tensor", "device_tensor", "logical_core_filter")
-    out = given["device_tensor"]
+    arguments = call.named("host_tensor", "device_tensor", "logical_core_filter")
+    out = arguments["device_tensor"]
     former = shadow.store.read(out, call.name)
     result = call.proceed()
-    written = written_rows(out, given["logical_core_filter"])
-    host = host_shards(given["host_tensor"], len(former))
-    shadow.store.write(
-        out, [torch.where(written, new.to(old.dtype), old) for new, old in zip(host, former, strict=True)], call.name
-    )
+    written = written_rows(out, arguments["logical_core_filter"])
+    host = host_shards(arguments["host_tensor"], len(former))
+    values = [torch.where(written, new.to(old.dtype), old) for new, old in zip(host, former, strict=True)]
+    shadow.store.write(out, values, call.name)
     return result
 
 
 EMULATED: dict[str, Callable[[Any, Invocation], Any]] = {
     "ttnn.MeshDevice.clear_loaded_sub_device_manager": _clear_manager,
     "ttnn.MeshDevice.load_sub_device_manager": _load_manager,
-    "ttnn.MeshDevice.remove_sub_device_manager": _proceed,
+    "ttnn.MeshDevice.remove_sub_device_manager": proceed,
     "ttnn.MeshDevice.reset_sub_device_stall_group": _unless_loaded,
     "ttnn.MeshDevice.set_sub_device_stall_group": _unless_loaded,
     "ttnn.copy_host_to_device_tensor_partial": _copy_partial,

@@ -22,27 +22,20 @@ import ttnn
 
 from refsim.base.errors import UserError
 from tt_impl.mock.calls.stand_ins import Emulating
-from tt_impl.mock.rules.registry import Call
+from tt_impl.mock.rules.registry import Call, mapped
+from tt_impl.mock.storage.buffers import BufferValues
 from tt_impl.mock.storage.errors import ShadowError, UnseenValue
-from tt_impl.mock.storage.held import Held
 from tt_impl.mock.storage.values import Shards
 from tt_impl.trace.intercept import TENSOR, Invocation, Remembered, on_device, tensors_in
 
 _ATTRIBUTES = ("dtype", "layout", "padded_shape", "shape", "spec", "tensor_id", "tile")
 _METHODS = (
-    "buffer_address",
-    "buffer_unique_id",
-    "device",
-    "device_coords",
-    "is_sharded",
-    "memory_config",
-    "storage_type",
-    "tensor_topology",
-)
+    "buffer_address buffer_unique_id device device_coords is_sharded memory_config storage_type tensor_topology"
+).split()
 
 
 class Recorded(Remembered):
-    """A device tensor as a trace remembers it: all that golden values need to know, without keeping its memory."""
+    """A device tensor as a trace remembers it: all that its values need to know, without keeping its memory."""
 
     def __init__(self, tensor: ttnn.Tensor) -> None:
         for name in _ATTRIBUTES:
@@ -69,7 +62,9 @@ class Step:
     values: list[list[torch.Tensor]] = field(default_factory=list)
 
     def run(self, shadow: Tracing) -> None:
-        store, name = shadow.store, self.call.name
+        """Write ``values``, or compute the operation from what the buffers hold now."""
+        store = shadow.store
+        name = self.call.name
         for tensor, value in zip(self.written, self.values, strict=False):
             store.write(tensor, value, name)
         if self.values:
@@ -89,7 +84,7 @@ class Trace:
     """A trace under way or captured; ``before`` is what the buffers held when the capture began."""
 
     identifier: ttnn.MeshTraceId
-    before: dict[int, Held]
+    before: dict[int, BufferValues]
     steps: list[Step] = field(default_factory=list)
 
 
@@ -102,11 +97,10 @@ class Traces:
 
     def note(self, call: Call, inputs: list[ttnn.Tensor], written: list[ttnn.Tensor]) -> None:
         """Remember an operation, if a trace is being captured; ``written``: its outputs that are no views."""
-        if self.capturing is None:
-            return
-        known: dict[int, Recorded] = {}
-        kept = without_tensors(call, known)
-        self.capturing.steps.append(Step(kept, remembered(inputs, known), remembered(written, known)))
+        if self.capturing is not None:
+            known: dict[int, Recorded] = {}
+            step = Step(without_tensors(call, known), remembered(inputs, known), remembered(written, known))
+            self.capturing.steps.append(step)
 
     def check(self, name: str) -> None:
         """Refuse what ttnn refuses while a trace is captured."""
@@ -117,16 +111,17 @@ class Traces:
             )
 
     def note_special(self, shadow: Tracing, call: Invocation, result: Any) -> None:
-        """The same for operations that no rule computes: ``ttnn.zeros`` and the like write one value every time."""
-        made = [t for t in tensors_in(result) if on_device(t)] if self.capturing is not None else []
-        if self.capturing is not None and made:
+        """Remember an operation that no rule computes: ``ttnn.zeros`` and the like write one value every time."""
+        if self.capturing is None:
+            return
+        if made := [t for t in tensors_in(result) if on_device(t)]:
             values = [list(shadow.store.read(t, call.name)) for t in made]
             outputs = [Recorded(t) for t in made]
             self.capturing.steps.append(Step(Call(call.name, (), {}, outputs, shadow.store), [], outputs, values))
 
 
 class Tracing(Emulating, ABC):
-    """Golden values, and the traces of the program."""
+    """The values of a program, and its traces."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,22 +143,21 @@ _TRANSFERS = frozenset(
 
 
 def remembered(value: Any, known: dict[int, Recorded]) -> Any:
-    """Arguments with every device tensor replaced by a :class:`Recorded`; ``known`` gets them by ``id``."""
-    if isinstance(value, TENSOR) and on_device(value):
-        if id(value) not in known:
-            known[id(value)] = Recorded(value)
-        return known[id(value)]
-    if isinstance(value, list | tuple):
-        return type(value)(remembered(item, known) for item in value)
-    if isinstance(value, dict):
-        return {name: remembered(item, known) for name, item in value.items()}
-    return value
+    """Return arguments with every device tensor replaced by a :class:`Recorded`; ``known`` gets them by ``id``."""
+
+    def one(item: Any) -> Any:
+        if not isinstance(item, TENSOR) or not on_device(item):
+            return item
+        if id(item) not in known:
+            known[id(item)] = Recorded(item)
+        return known[id(item)]
+
+    return mapped(one, value)
 
 
 def without_tensors(call: Call, known: dict[int, Recorded]) -> Call:
-    """The call with all its device tensors replaced by what ``remembered`` makes of them."""
-    kept = {name: remembered(getattr(call, name), known) for name in ("args", "kwargs", "outputs")}
-    return replace(call, **kept)
+    """Return the call with all its device tensors replaced by what ``remembered`` makes of them."""
+    return replace(call, **{name: remembered(getattr(call, name), known) for name in ("args", "kwargs", "outputs")})
 
 
 def _begin(shadow: Tracing, call: Invocation) -> ttnn.MeshTraceId:
@@ -175,7 +169,7 @@ def _begin(shadow: Tracing, call: Invocation) -> ttnn.MeshTraceId:
 
 
 def _end(shadow: Tracing, call: Invocation) -> None:
-    """What the capture wrote was never written: inputs hold what they did before, results nothing."""
+    """Undo what the capture wrote: inputs hold what they did before, results nothing."""
     trace = shadow.traces.capturing
     if trace is None:
         raise UserError("ttnn.end_trace_capture was called, but no trace is being captured.")
@@ -187,13 +181,13 @@ def _end(shadow: Tracing, call: Invocation) -> None:
     trace.before = {}
 
 
-def _unwritten(held: Held) -> Held:
-    """Memory that nobody has written: not a number, or for integers the largest of eight bits."""
+def _unwritten(written: BufferValues) -> BufferValues:
+    """Fill memory with what nobody has written: not a number, or for integers the largest of eight bits."""
     values = {}
-    for rank, value in held.values.items():
+    for rank, value in written.values.items():
         nothing = float("nan") if value.is_floating_point() else 255
         values[rank] = torch.full((), nothing, dtype=value.dtype).expand(value.shape)
-    return Held(held.view, values)
+    return BufferValues(written.view, values)
 
 
 def _find(shadow: Tracing, call: Invocation) -> Trace:

@@ -7,7 +7,6 @@ and goes when it ends, see :mod:`refsim.base.scratch`.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,18 +19,13 @@ _shared: Path | None = None
 
 
 def make_folder() -> Path:
-    """A fresh folder that is removed when this process ends, after those of dead processes were removed."""
+    """Make a folder that is removed when this process ends, after those of dead processes were removed."""
     return Path(scratch.Folder("mock").name)
-
-
-def remove(folder: Path) -> None:
-    """Remove a folder before its process ends, when nothing of ttnn runs any more."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def temporary_files_in(folder: Path) -> Iterator[None]:
-    """``TMPDIR`` for what ttnn brings along: opening the first device starts MPI, which leaves files there."""
+    """Set ``TMPDIR`` for what ttnn brings along: opening the first device starts MPI, which leaves files there."""
     before = os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = str(folder)
     try:
@@ -57,7 +51,7 @@ def share_runtime_root(folder: Path | None = None) -> None:
 
 
 def make_runtime_root(folder: Path) -> Path:
-    """ttnn's runtime root, relocated: links into the installed one, with a toolchain where it has none."""
+    """Relocate ttnn's runtime root: links into the installed one, with a toolchain where it has none."""
     if _shared is not None:
         return _shared / "root"
     installed = runtime_root(ttnn_package())
@@ -76,7 +70,7 @@ def make_runtime_root(folder: Path) -> Path:
 
 
 def quiet_environment(folder: Path) -> dict[str, str]:
-    """Variables that keep ttnn's caches and logs in ``folder`` and its messages to errors."""
+    """Return variables that keep ttnn's caches and logs in ``folder`` and its messages to errors."""
     variables = {
         "TT_METAL_CACHE": str((_shared or folder) / "cache"),
         "TT_METAL_LOGS_PATH": str(folder / "logs"),

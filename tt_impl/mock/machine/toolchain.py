@@ -39,7 +39,7 @@ def write_stand_in(sfpi: Path) -> None:
 
 
 def tiny_elf() -> bytes:
-    """The smallest ELF that ttnn's loader accepts: RISC-V, executable, one segment, two symbols, one relocation."""
+    """Make the smallest executable ELF that ttnn's loader accepts: RISC-V, one segment, two symbols, one relocation."""
     text = struct.pack("<3I", 0x00000097, 0x000080E7, 0x00008067)  # auipc ra, 0; jalr ra; ret
     names = b"\0_start\0__global_pointer$\0"
     sections = b"\0.text\0.rela.text\0.symtab\0.strtab\0.shstrtab\0"

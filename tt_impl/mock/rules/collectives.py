@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.storage.memory import shared
 from tt_impl.mock.storage.values import Shards
 
 
@@ -33,9 +34,8 @@ def reduced(x: Shards, cluster_axis: int | None) -> list[Tensor]:
 
 
 def stored(x: Shards) -> list[Tensor]:
-    """What every device holds in the dtype it is kept in, one tensor for devices that share it."""
-    known = {x.key(i): x.as_stored(i) for i in range(len(x))}
-    return [known[x.key(i)] for i in range(len(x))]
+    """Return what every device holds in the dtype it is kept in, one tensor for devices that share it."""
+    return shared(x.shaped, x.stored)
 
 
 def exchanged(

@@ -121,7 +121,7 @@ def tilize_with_zero_padding(call: Call, input_tensor: Any) -> list[Tensor]:
 def untilize_with_unpadding(call: Call, input_tensor: Shards, output_tensor_end: Sequence[int]) -> list[Tensor]:
     """``output_tensor_end`` names the last place of every dim that stays, which may lie in the padding of tiles."""
     ends = [end + 1 for end in output_tensor_end]
-    padding = call.store.held(call.argument("input_tensor", 0), call.name).padding
+    padding = call.store.padding(call.argument("input_tensor", 0), call.name)
     if padding is None and any(end > size for end, size in zip(ends, input_tensor.shape, strict=True)):
         raise call.unsupported("padding of tiles that no operation has set")
     shape = tuple(max(sizes) for sizes in zip(ends, input_tensor.shape, strict=True))

@@ -110,20 +110,20 @@ VIEWS = frozenset(
 
 
 def for_rule(kwargs: dict[str, Any], name: str = "") -> dict[str, Any]:
-    """Keyword arguments that the rule of operation ``name`` gets.
+    """Return the keyword arguments that the rule of operation ``name`` gets.
 
     ``program_activation`` is what a program config says to apply at the end.
     """
-    kept = {key: value for key, value in kwargs.items() if not neutral(key, name)}
+    for_values = {key: value for key, value in kwargs.items() if not neutral(key, name)}
     for config in ("program_config", "config"):
         activation = getattr(kwargs.get(config), "fused_activation", None)
         if activation is not None:
-            kept["program_activation"] = activation
-    return kept
+            for_values["program_activation"] = activation
+    return for_values
 
 
 def neutral(key: str, name: str) -> bool:
-    """Whether keyword ``key`` of operation ``name`` has no influence on its values."""
+    """Tell whether keyword ``key`` of operation ``name`` has no influence on its values."""
     return key in NEUTRAL or key in NEUTRAL_IN.get(name, ())
 
 
@@ -138,7 +138,7 @@ class Call(Arguments):
     """What fills the tiles of the outputs beyond their shapes, set by a rule that knows."""
 
     def each(self, function: Callable[..., Any], *inputs: Any, rounds_once: bool = False) -> list[Any]:
-        """``function`` of every device's part of ``inputs``, computed once for devices whose parts are one object.
+        """Return ``function`` of every device's part of ``inputs``, computed once for those whose parts are one object.
 
         An input is a ``Shards`` or a list with one value per device; anything else is the same on all devices.
         A function that ``rounds_once``, as torch does in one addition or product of bfloat16, gets tensors as they
@@ -146,10 +146,15 @@ class Call(Arguments):
         """
         spread = [value for value in inputs if isinstance(value, Shards | list)]
         narrow = rounds_once and self.in_bfloat16(spread)
-        return self.once(spread, lambda device: function(*(_part(value, device, narrow) for value in inputs)))
+
+        def on_one(device: int) -> Any:
+            parts = (value[device] if isinstance(value, list) else _part(value, device, narrow) for value in inputs)
+            return function(*parts)
+
+        return self.once(spread, on_one)
 
     def once(self, inputs: Sequence[Shards | list], compute: Callable[[int], Any]) -> list[Any]:
-        """``compute(device)`` for every device, once for those whose parts of ``inputs`` are one object."""
+        """Call ``compute(device)`` for every device, once for those whose parts of ``inputs`` are one object."""
         keys = zip(*map(identities, inputs), strict=True) if inputs else [()] * len(ranks_of(self.outputs[0]))
         known: dict[tuple, Any] = {}
         results = []
@@ -161,24 +166,24 @@ class Call(Arguments):
         return results
 
     def in_bfloat16(self, inputs: Sequence[Any]) -> bool:
-        """Whether ``inputs`` are stored as bfloat16 (block floats are, too) and the first output is bfloat16."""
+        """Tell whether ``inputs`` are stored as bfloat16 (block floats are, too) and the first output is bfloat16."""
         stored = (tensor for value in inputs for tensor in (value.stored if isinstance(value, Shards) else value))
         return self.outputs[0].dtype == ttnn.bfloat16 and all(tensor.dtype == torch.bfloat16 for tensor in stored)
 
     def unsupported(self, what: str) -> ShadowError:
         return RefusedOption(self.name, what)
 
-    def check_named(self, given: dict[str, Any], known: Collection[str]) -> None:
+    def check_named(self, keywords: dict[str, Any], known: Collection[str]) -> None:
         """Refuse keywords that are not among ``known``, those that change nothing."""
-        if unknown := sorted(given.keys() - set(known)):
+        if unknown := sorted(keywords.keys() - set(known)):
             raise self.unsupported(" and ".join(unknown))
 
     def leave_to_nobody(self, tensor: ttnn.Tensor, devices: int) -> None:
-        """The operation leaves values in ``tensor`` that nobody may read."""
+        """Note that the operation leaves values in ``tensor`` that nobody may read."""
         self.store.write(tensor, [nobodys(tensor.shape)] * devices, self.name)
 
     def written(self, argument: str, shards: list[torch.Tensor]) -> None:
-        """The operation also wrote ``shards`` into the tensor passed as keyword ``argument``, if one was."""
+        """Note that the operation also wrote ``shards`` into the tensor passed as keyword ``argument``, if one was."""
         if self.kwargs.get(argument) is not None:
             self.store.write(self.kwargs[argument], shards, self.name)
 
@@ -200,11 +205,12 @@ def per_device(*names: str, as_stored: bool = False, rounds_once: bool = False) 
 
     def register(function: Callable) -> Callable:
         def rule(call: Call, args: tuple, kwargs: dict[str, Any]) -> list[list[torch.Tensor]]:
-            shards = [value for value in _leaves((args, kwargs)) if isinstance(value, Shards)]
-            kept = as_stored or (rounds_once and call.in_bfloat16(shards))
+            shards = [value for value in leaves((args, kwargs)) if isinstance(value, Shards)]
+            narrow = as_stored or (rounds_once and call.in_bfloat16(shards))
 
             def on_one(device: int) -> Sequence[torch.Tensor]:
-                result = function(*_pick(args, device, kept), **_pick(kwargs, device, kept))
+                positional, named = mapped(lambda value: _part(value, device, narrow), (args, kwargs))
+                result = function(*positional, **named)
                 return result if isinstance(result, list | tuple) else [result]
 
             return list(columns(call.once(shards, on_one)))
@@ -241,7 +247,7 @@ def across(*names: str, pure: bool = False) -> Callable:
 
 
 def columns(results: list[Any]) -> tuple[list[Any], ...]:
-    """One list per output, of one sequence per device."""
+    """Return one list per output, of one sequence per device."""
     return tuple(list(column) for column in zip(*results, strict=True))
 
 
@@ -254,35 +260,35 @@ def _register(names: tuple[str, ...], rule: Rule, function: Callable) -> Callabl
 
 
 def nobodys(shape: Iterable[int]) -> torch.Tensor:
-    """What nobody may read: not a number."""
+    """Fill a tensor with what nobody may read: not a number."""
     return torch.full(tuple(shape), float("nan"))
 
 
 def identities(value: Shards | list) -> list[int]:
-    """By device: equal for two devices that hold one object."""
+    """Return a number for each device, the same for two devices that hold one object."""
     return list(map(id, value.stored if isinstance(value, Shards) else value))
 
 
-def _part(value: Any, device: int, narrow: bool) -> Any:
-    if isinstance(value, Shards):
-        return value.stored[device].reshape(value.shape) if narrow else value[device]
-    return value[device] if isinstance(value, list) else value
+def _part(value: Any, device: int, as_stored: bool) -> Any:
+    """Return the tensor of one device for ``Shards``; anything else is the same on all devices."""
+    if not isinstance(value, Shards):
+        return value
+    return value.as_stored(device) if as_stored else value[device]
 
 
-def _leaves(value: Any) -> list[Any]:
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return nested lists, tuples and dicts with ``function`` of everything in them."""
+    if isinstance(value, list | tuple):
+        return type(value)(mapped(function, item) for item in value)
+    if isinstance(value, dict):
+        return {key: mapped(function, item) for key, item in value.items()}
+    return function(value)
+
+
+def leaves(value: Any) -> list[Any]:
+    """List everything in nested lists, tuples and dicts, in order."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return [leaf for item in value for leaf in _leaves(item)]
+        return [leaf for item in value for leaf in leaves(item)]
     return [value]
-
-
-def _pick(value: Any, device: int, as_stored: bool) -> Any:
-    """``value`` with every ``Shards`` in it replaced by the tensor of one device."""
-    if isinstance(value, Shards):
-        return value.as_stored(device) if as_stored else value[device]
-    if isinstance(value, list | tuple):
-        return type(value)(_pick(item, device, as_stored) for item in value)
-    if isinstance(value, dict):
-        return {key: _pick(item, device, as_stored) for key, item in value.items()}
-    return value

@@ -6,26 +6,26 @@ from refsim.base.errors import RefsimError
 
 
 class ShadowError(RefsimError):
-    """The shadow cannot tell the value of a tensor: names the operation."""
+    """The shadow cannot tell the value of a tensor; ``op`` is the operation to blame (``ttnn.add``), if any."""
 
-    op = ""
-    """Full name of the operation (``ttnn.add``), where one is to blame."""
+    def __init__(self, message: str, op: str = "") -> None:
+        super().__init__(message)
+        self.op = op
 
 
 class MissingRule(ShadowError):
     """No rule says what the operation computes."""
 
     def __init__(self, op: str) -> None:
-        super().__init__(f"{op} has no shadow rule.")
-        self.op = op
+        super().__init__(f"{op} has no shadow rule.", op)
 
 
 class RefusedOption(ShadowError):
     """There is a rule, but it does not know an argument of this call."""
 
     def __init__(self, op: str, what: str) -> None:
-        super().__init__(f"the shadow rule of {op} does not know {what}.")
-        self.op, self.what = op, what
+        super().__init__(f"the shadow rule of {op} does not know {what}.", op)
+        self.what = what
 
 
 class FailedRule(ShadowError):
@@ -33,8 +33,7 @@ class FailedRule(ShadowError):
 
     def __init__(self, op: str, error: Exception) -> None:
         message = " ".join(str(error).split())[:200].removesuffix(".")
-        super().__init__(f"the shadow rule of {op} fails on this call with {type(error).__name__} ({message}).")
-        self.op = op
+        super().__init__(f"the shadow rule of {op} fails on this call with {type(error).__name__} ({message}).", op)
 
 
 class UnseenValue(ShadowError):
@@ -43,9 +42,9 @@ class UnseenValue(ShadowError):
     def __init__(self, op: str, what: str) -> None:
         super().__init__(
             f"{op} reads a {what} without golden value: "
-            "it was made before the shadow began or by a function that the shadow does not see."
+            "it was made before the shadow began or by a function that the shadow does not see.",
+            op,
         )
-        self.op = op
 
 
 class UnknownPadding(ShadowError):
@@ -54,6 +53,6 @@ class UnknownPadding(ShadowError):
     def __init__(self, op: str, what: str) -> None:
         super().__init__(
             f"{op} reads a {what} with padding of tiles that no operation has set; "
-            "set it with ttnn.fill_implicit_tile_padding or ttnn.pad before."
+            "set it with ttnn.fill_implicit_tile_padding or ttnn.pad before.",
+            op,
         )
-        self.op = op

@@ -1,4 +1,4 @@
-"""Between golden values and ttnn's tensors on the host."""
+"""Between a device's values and ttnn's tensors on the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tt_impl.trace.intercept import uncaught
 
 
 def host_tensor(tensor: ttnn.Tensor, shards: Shards, padding: float | None = 0.0) -> ttnn.Tensor:
-    """What copying ``tensor`` to the host gives: a host tensor of its specification and distribution.
+    """Copy ``tensor`` to the host: a host tensor of its specification and distribution, with the values ``shards``.
 
     Tiles are filled up with ``padding``; if nobody knows it (None) and the dtype has NaN, with that.
     """
@@ -38,7 +38,7 @@ def _for_ttnn(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
 
 
 def host_shards(host: ttnn.Tensor, devices: int) -> list[torch.Tensor]:
-    """Torch values of a host tensor, one per device; replicas share one torch tensor.
+    """Return the torch values of a host tensor, one per device; replicas share one torch tensor.
 
     ttnn keeps one host buffer for all replicas, so the address of the buffer tells them. An undistributed tensor is
     the same on all devices.
@@ -47,7 +47,7 @@ def host_shards(host: ttnn.Tensor, devices: int) -> list[torch.Tensor]:
     converted: dict[int, torch.Tensor] = {}
     with uncaught():
         for part in ttnn.get_device_tensors(host):
-            address = _host_address(part)
+            address = _bytes_of(part).data_ptr()
             if address not in converted:
                 converted[address] = ttnn.to_torch(part)
             values.append(converted[address])
@@ -61,12 +61,7 @@ def copy_into(host: ttnn.Tensor, values: ttnn.Tensor) -> None:
             _bytes_of(target).copy_(_bytes_of(part))
 
 
-def _host_address(part: ttnn.Tensor) -> int:
-    """Where the bytes of one device's part of a host tensor lie."""
-    return _bytes_of(part).data_ptr()
-
-
 def _bytes_of(part: ttnn.Tensor) -> torch.Tensor:
-    """The memory of one device's part of a host tensor."""
+    """Return the memory of one device's part of a host tensor."""
     (coordinate,) = part.tensor_topology().mesh_coords()
     return torch.from_dlpack(part.host_buffer().get_shard(coordinate))

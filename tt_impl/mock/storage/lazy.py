@@ -38,26 +38,28 @@ class Deferred:
         self._values: Values = []
 
     def values(self) -> Values:
-        """What it computes; first, in the order of the program, whatever it needs."""
-        waiting, found = [self], {self._number: self}
+        """Compute its outputs; first, in the order of the program, whatever it needs."""
+        needed = {self._number: self}
+        waiting = [self]
         while waiting:
-            for needed in waiting.pop()._needs:
-                if needed._number not in found:
-                    found[needed._number] = needed
-                    waiting.append(needed)
-        for number in sorted(found):
-            found[number]._evaluate()
+            for operation in waiting.pop()._needs:
+                if operation._number not in needed:
+                    needed[operation._number] = operation
+                    waiting.append(operation)
+        for number in sorted(needed):
+            needed[number]._evaluate()
         return self._values
 
     def _evaluate(self) -> None:
         if self._compute is not None:
             with self.named():
                 self._values = self._compute()
-            self._compute, self._needs = None, []
+            self._compute = None
+            self._needs = []
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Errors in the block say where the operation was called."""
+        """Have errors in the block say where the operation was called."""
         try:
             yield
         except ShadowError as error:

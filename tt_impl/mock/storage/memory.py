@@ -8,7 +8,9 @@ the order in memory. What fills tiles up is one number per buffer, or unknown.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,19 +27,19 @@ class View:
     tile: tuple[int, int] | None
 
     def is_reshape_of(self, other: View) -> bool:
-        """Whether both see the same elements in the same order."""
+        """Tell whether both see the same elements in the same order."""
         if math.prod(self.shape) != math.prod(other.shape):
             return False
         if 0 in self.shape:
             return True
-        if self.tile is None:
-            return self.shape == self.padded and other.shape == other.padded
         whole = self.shape == self.padded and other.shape == other.padded
-        kept = 1 if whole else 2
-        return self.shape[-kept:] == other.shape[-kept:] and self.padded[-kept:] == other.padded[-kept:]
+        if self.tile is None:
+            return whole
+        same = slice(-1 if whole else -2, None)
+        return self.shape[same] == other.shape[same] and self.padded[same] == other.padded[same]
 
     def rows(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shape and padded shape with at least two dims, as memory has them."""
+        """Return shape and padded shape with at least two dims, as memory has them."""
         rank = max(2, len(self.shape), len(self.padded))
         shape, padded = ((1,) * (rank - len(sizes)) + sizes for sizes in (self.shape, self.padded))
         if self.tile is not None:
@@ -46,8 +48,16 @@ class View:
         return shape, padded
 
 
+def shared(function: Callable[[torch.Tensor], Any], values: Iterable[torch.Tensor]) -> list[Any]:
+    """Return ``function`` of every value, computed once for values that are one object."""
+    values = list(values)
+    known = {id(value): value for value in values}
+    results = {key: function(value) for key, value in known.items()}
+    return [results[id(value)] for value in values]
+
+
 def seen_by(value: torch.Tensor, written: View, view: View, padding: float | None) -> torch.Tensor | None:
-    """``value``, written in the shape of ``written``, as ``view`` reads it; None if it reads unknown padding."""
+    """Read ``value``, written in the shape of ``written``, as ``view`` does; None if that reads unknown padding."""
     if view.is_reshape_of(written):
         return value.reshape(view.shape)
     if padding is None:
@@ -58,7 +68,7 @@ def seen_by(value: torch.Tensor, written: View, view: View, padding: float | Non
 
 
 def _reread(value: torch.Tensor, written: View, view: View, padding: float | bool) -> torch.Tensor:
-    """Through the order in memory."""
+    """Read ``value`` in another shape by way of its order in memory."""
     shape, padded = written.rows()
     sides = [side for have, want in zip(shape[::-1], padded[::-1], strict=True) for side in (0, want - have)]
     memory = _in_order(F.pad(value.reshape(shape), sides, value=padding), written.tile)

@@ -11,7 +11,7 @@ from tt_impl.mock.storage.errors import ShadowError
 
 
 def written_rows(tensor: ttnn.Tensor, cores: ttnn.CoreRangeSet) -> torch.Tensor:
-    """True, in the shape of ``tensor``, where its shard lies on one of ``cores``.
+    """Mark, in the shape of ``tensor``, where its shard lies on one of ``cores``.
 
     Shards follow each other over the cores of the grid as the orientation says; a block-sharded tensor has its rows
     of shards on rows of cores, or on columns if the orientation is by columns.
@@ -20,7 +20,8 @@ def written_rows(tensor: ttnn.Tensor, cores: ttnn.CoreRangeSet) -> torch.Tensor:
     spec = config.shard_spec
     if spec is None:
         raise ShadowError("what lies on a core is known of height-, width- and block-sharded tensors only.")
-    rows, columns = math.prod(tuple(tensor.shape)[:-1]), tensor.shape[-1]
+    columns = tensor.shape[-1]
+    rows = math.prod(tuple(tensor.shape)[:-1])
     height, width = spec.shape
     by_rows = spec.orientation == ttnn.ShardOrientation.ROW_MAJOR
     order = [(core.x, core.y) for core in ttnn.corerange_to_cores(spec.grid, None, by_rows)]

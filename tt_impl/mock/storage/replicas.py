@@ -10,12 +10,12 @@ from tt_impl.mock.storage.values import Golden, Shards
 
 
 def placements_of(tensor: ttnn.Tensor) -> tuple[int | None, ...]:
-    """Per axis of the distribution that ttnn knows of, the dim that is cut along it, None for replicas."""
+    """Return per axis of the distribution that ttnn knows of the dim that is cut along it, None for replicas."""
     return tuple(getattr(placement, "dim", None) for placement in tensor.tensor_topology().placements())
 
 
 def uneven_axes(shadow: Golden, tensor: ttnn.Tensor) -> tuple[int, ...]:
-    """Axes that ttnn's topology of ``tensor`` calls replicated although devices along them hold other values.
+    """Find axes that ttnn's topology of ``tensor`` calls replicated although devices along them hold other values.
 
     A distribution over the mesh as a whole stands for both axes. What nobody knows the values of has no such axes.
     """
@@ -38,13 +38,10 @@ def _replicated(placements: tuple[int | None, ...], shards: Shards) -> list[int]
 
 
 def _equal_along(shards: Shards, axis: int) -> bool:
-    for first, *others in shards.groups(axis):
-        for other in others:
-            if shards.key(first) != shards.key(other) and not _same(shards[first], shards[other]):
-                return False
-    return True
+    pairs = ((first, other) for first, *others in shards.groups(axis) for other in others)
+    return all(shards.key(a) == shards.key(b) or _same(shards[a], shards[b]) for a, b in pairs)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors hold the same numbers; what is no number equals only what is none either."""
+    """Tell whether two tensors hold the same numbers; what is no number equals only what is none either."""
     return bool(((one == other) | ((one != one) & (other != other))).all())

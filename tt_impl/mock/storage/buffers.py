@@ -1,4 +1,4 @@
-"""What a buffer holds, and how tensors that share it see it."""
+"""The values of a buffer, and how tensors that share it see them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from tt_impl.mock.storage.lazy import Deferred
-from tt_impl.mock.storage.memory import View, seen_by
+from tt_impl.mock.storage.memory import View, seen_by, shared
 
 
-class Held:
+class BufferValues:
     """What one buffer holds: a value by device, in the shape it was last written in.
 
     ``padding`` is what fills its tiles up, None if nobody knows: most operations leave there what their arithmetic
@@ -37,22 +37,17 @@ class Held:
     def values(self) -> dict[int, torch.Tensor]:
         """By device."""
         if not isinstance(self._values, dict):
-            self._values, self.source = self._values(), None
+            self._values = self._values()
+            self.source = None
         return self._values
 
     def seen_by(self, view: View, ranks: Sequence[int]) -> list[torch.Tensor] | None:
-        """The values of some devices as ``view`` reads them; None if it reads padding that nobody knows."""
+        """Return the values of some devices as ``view`` reads them; None if it reads padding that nobody knows."""
+        values = [self.values[rank] for rank in ranks]
         if view == self.view:
-            return [self.values[rank] for rank in ranks]
-        reread: dict[int, torch.Tensor] = {}
-        for rank in ranks:
-            value = self.values[rank]
-            if id(value) not in reread:
-                seen = seen_by(value, self.view, view, self.padding)
-                if seen is None:
-                    return None
-                reread[id(value)] = seen
-        return [reread[id(self.values[rank])] for rank in ranks]
+            return values
+        seen = shared(lambda value: seen_by(value, self.view, view, self.padding), values)
+        return None if any(value is None for value in seen) else seen
 
 
 @dataclass(frozen=True)
@@ -65,15 +60,14 @@ class Window:
     length: int
 
     def cut(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """This part of every device's value; devices that share one go on sharing it."""
-        parts = {id(value): value.narrow(self.dim, self.start, self.length) for value in values}
-        return [parts[id(value)] for value in values]
+        """Return this part of every device's value; devices that share one go on sharing it."""
+        return shared(lambda value: value.narrow(self.dim, self.start, self.length), values)
 
-    def pasted(self, former: Held, part: Held) -> Held:
-        """What the whole buffer holds after this part of it was written."""
+    def pasted(self, former: BufferValues, part: BufferValues) -> BufferValues:
+        """Return what the whole buffer holds after this part of it was written."""
         ranks = list(part.values)
         whole = dict(zip(ranks, former.seen_by(self.whole, ranks) or [], strict=True))
         for rank in ranks:
             whole[rank] = whole[rank].clone()
             whole[rank].narrow(self.dim, self.start, self.length).copy_(part.values[rank])
-        return Held(self.whole, whole)
+        return BufferValues(self.whole, whole)
