@@ -8,8 +8,9 @@ wrap-around links.
 What ttnn insists on, found by removal: on a T3000 the chips with a PCIe link are the inner ones of the 2x4 (else it
 is taken for separate N300 cards); Blackhole ids encode board and place; a Galaxy needs its trays in
 ``chip_to_bus_id``; every Blackhole chip has 12 logical Ethernet channels, 0 to 11.
-``HARVEST_*`` are Tensix rows or columns that are switched off. One row (not the usual two) on Wormhole cards is on
-purpose: the mock assumes that dispatch takes another one, and 8x8 is what programs get on the real card.
+A ``harvest_mask`` has the Tensix rows (Wormhole) or columns (Blackhole) that are switched off. One row (not the usual
+two) on Wormhole cards is on purpose: the mock assumes that dispatch takes another one, and 8x8 is what programs get on
+the real card.
 """
 
 from __future__ import annotations
@@ -28,16 +29,19 @@ Edge = tuple[int, int, Sequence[int], Sequence[int]]
 WH_CHANNELS = {"E": (8, 9, 10, 11), "W": (4, 5, 6, 7), "S": (12, 13, 14, 15), "N": (0, 1, 2, 3)}
 BH_CHANNELS = {"E": (4, 5), "W": (2, 3), "S": (6, 7), "N": (0, 1)}
 N300_LINKS = 2
+TRAYS = {"wormhole_b0": (0xC0, 0x40, 0x00, 0x80), "blackhole": (0x00, 0xC0, 0x40, 0x80)}
+"""Upper half of the PCIe bus ids of a Galaxy's trays: in a corner, beside it along the long side, the short one, across."""
 
-HARVEST_N_CARD = 64
-HARVEST_WH_GALAXY = 0
-HARVEST_P150 = 192
-HARVEST_P300 = 8320
-HARVEST_BH_GALAXY = 128
+BOARDS = {
+    "n150": (0x18, 64),
+    "n300": (0x14, 64),
+    "ubb": (0x35, 0),
+    "p150": (0x40, 192),
+    "p300": (0x46, 8320),
+    "ubb_blackhole": (0x47, 128),
+}
+"""Upper bits of a board's id, which say what it is, and its ``harvest_mask``."""
 ETH_HARVEST_BH = 288
-
-# Upper bits of a board id say what the board is.
-BOARD_TYPE = {"n150": 0x18, "n300": 0x14, "ubb": 0x35, "p150": 0x40, "p300": 0x46, "ubb_blackhole": 0x47}
 
 
 def descriptor(spec: MeshSpec) -> str:
@@ -62,11 +66,7 @@ def _flow(value: Any) -> str:
 
 
 def _board_id(board: str, number: int = 0) -> int:
-    return (BOARD_TYPE[board] << 36) | (0x1000 + number)
-
-
-def _board(board: str, number: int, chips: list[int]) -> list[dict]:
-    return [{"board_id": _board_id(board, number)}, {"board_type": board}, {"chips": chips}]
+    return (BOARDS[board][0] << 36) | (0x1000 + number)
 
 
 @dataclass(frozen=True)
@@ -74,21 +74,22 @@ class _Cluster:
     """The cards of a machine, from which its descriptor is written.
 
     Attributes:
+        board: of which kind all cards are.
+        cards: the chips of each card.
         edges: which chips are wired to each other, over which Ethernet channels.
-        harvest: mask of the rows (Wormhole) or columns (Blackhole) of cores that are switched off, the same on all.
-        mmio: the chips with a PCIe link.
+        unique_ids: a number for each chip.
+        mmio: the chips with a PCIe link, if not all have one.
         coords: (column, row, rack, shelf) per chip, Wormhole cards only.
         bus_ids: PCIe bus per chip, where the order of the chips depends on it.
         pcie_mask: the PCIe cores of a chip that are switched off.
     """
 
     arch: str
-    chips: int
+    board: str
+    cards: list[list[int]]
     edges: Iterable[Edge]
-    harvest: int
-    boards: list[list[dict]]
-    mmio: Iterable[int]
     unique_ids: dict[int, int]
+    mmio: Iterable[int] | None = None
     coords: dict[int, list[int]] | None = None
     asic_locations: dict[int, int] | None = None
     bus_ids: dict[int, int] | None = None
@@ -101,15 +102,19 @@ class _Cluster:
             for a, b, channels_a, channels_b in self.edges
             for x, y in zip(channels_a, channels_b, strict=True)
         ]
+        chips = range(len(self.unique_ids))
         fields: dict[str, Any] = {
-            "arch": {chip: self.arch for chip in range(self.chips)},
+            "arch": {chip: self.arch for chip in chips},
             "chips": self.coords or {},
             "chip_unique_ids": self.unique_ids,
             "ethernet_connections": links,
             "ethernet_connections_to_remote_devices": [],
-            "chips_with_mmio": [{chip: k} for k, chip in enumerate(self.mmio)],
-            "harvesting": {chip: self._harvesting(chip) for chip in range(self.chips)},
-            "boards": self.boards,
+            "chips_with_mmio": [{chip: k} for k, chip in enumerate(chips if self.mmio is None else self.mmio)],
+            "harvesting": {chip: self._harvesting(chip) for chip in chips},
+            "boards": [
+                [{"board_id": _board_id(self.board, number)}, {"board_type": self.board}, {"chips": card}]
+                for number, card in enumerate(self.cards)
+            ],
         }
         if self.arch == "blackhole":
             fields["io_device_type"] = "PCIe"
@@ -123,7 +128,7 @@ class _Cluster:
         blackhole = self.arch == "blackhole"
         masks = {
             "noc_translation": True,
-            "harvest_mask": self.harvest,
+            "harvest_mask": BOARDS[self.board][1],
             "dram_harvesting_mask": 0,
             "eth_harvesting_mask": ETH_HARVEST_BH if blackhole else 0,
             "pcie_harvesting_mask": self.pcie_mask(chip),
@@ -147,56 +152,40 @@ def _grid_edges(rows: int, cols: int, channels: dict[str, Sequence[int]], wrap_c
 
 
 def _n150(_: MeshSpec) -> _Cluster:
-    board_id = _board_id("n150")
-    return _Cluster(
-        "wormhole_b0",
-        1,
-        edges=[],
-        harvest=HARVEST_N_CARD,
-        boards=[_board("n150", 0, [0])],
-        mmio=[0],
-        unique_ids={0: board_id << 5},
-        coords={0: [0, 0, 0, 0]},
-    )
+    return _Cluster("wormhole_b0", "n150", [[0]], [], {0: _board_id("n150") << 5}, mmio=[0], coords={0: [0, 0, 0, 0]})
 
 
 def _n300_cards(rows: int, cols: int) -> _Cluster:
     """Lay N300 cards horizontally, two chips each, the chips with a PCIe link on the inside of a 2x4."""
-    n = rows * cols
-    boards, mmio, unique_ids = [], [], {}
-    for row in range(rows):
-        for card in range(cols // 2):
-            left = row * cols + 2 * card
-            chips = [left + 1, left] if card == 0 and cols > 2 else [left, left + 1]
-            board_id = _board_id("n300", len(boards)) & 0xFFFFFFFF
-            unique_ids[chips[0]], unique_ids[chips[1]] = (2 << 32) | board_id, (3 << 32) | board_id
-            mmio.append(chips[0])
-            boards.append(_board("n300", len(boards), chips))
-    channels = {side: numbers[:N300_LINKS] for side, numbers in WH_CHANNELS.items()}
+    cards: list[list[int]] = []
+    unique_ids = {}
+    for left in range(0, rows * cols, 2):
+        board_id = _board_id("n300", len(cards)) & 0xFFFFFFFF
+        inside, outside = (left + 1, left) if left % cols == 0 and cols > 2 else (left, left + 1)
+        cards.append([inside, outside])
+        unique_ids[inside] = (2 << 32) | board_id
+        unique_ids[outside] = (3 << 32) | board_id
     return _Cluster(
         "wormhole_b0",
-        n,
-        edges=_grid_edges(rows, cols, channels),
-        harvest=HARVEST_N_CARD,
-        boards=boards,
-        mmio=mmio,
-        unique_ids=unique_ids,
-        coords={chip: [chip % cols, chip // cols, 0, 0] for chip in range(n)},
+        "n300",
+        cards,
+        _grid_edges(rows, cols, {side: numbers[:N300_LINKS] for side, numbers in WH_CHANNELS.items()}),
+        unique_ids,
+        mmio=[inside for inside, _ in cards],
+        coords={chip: [chip % cols, chip // cols, 0, 0] for chip in range(rows * cols)},
     )
 
 
 def _p150_cards(rows: int, cols: int, wrap_columns: bool = False) -> _Cluster:
-    n = rows * cols
+    chips = range(rows * cols)
     return _Cluster(
         "blackhole",
-        n,
-        edges=_grid_edges(rows, cols, BH_CHANNELS, wrap_columns),
-        harvest=HARVEST_P150,
-        boards=[_board("p150", chip, [chip]) for chip in range(n)],
-        mmio=range(n),
-        unique_ids={chip: _board_id("p150", chip) << 5 for chip in range(n)},
-        asic_locations={chip: 0 for chip in range(n)},
-        bus_ids={chip: 1 + 0x20 * chip for chip in range(n)} if n > 1 else None,
+        "p150",
+        [[chip] for chip in chips],
+        _grid_edges(rows, cols, BH_CHANNELS, wrap_columns),
+        {chip: _board_id("p150", chip) << 5 for chip in chips},
+        asic_locations=dict.fromkeys(chips, 0),
+        bus_ids={chip: 1 + 0x20 * chip for chip in chips} if len(chips) > 1 else None,
         pcie_mask=lambda chip: 2,
     )
 
@@ -204,16 +193,14 @@ def _p150_cards(rows: int, cols: int, wrap_columns: bool = False) -> _Cluster:
 def _p300_cards(cards: int) -> _Cluster:
     """Lay P300 cards below each other, left and right chip each; both chips have a PCIe link."""
     edges: list[Edge] = [(2 * c, 2 * c + 1, (2, 3), (9, 8)) for c in range(cards)]
-    edges += [(chip, chip + 2, (6, 7), (6, 7)) for card in range(cards - 1) for chip in (2 * card, 2 * card + 1)]
+    edges += [(chip, chip + 2, (6, 7), (6, 7)) for chip in range(2 * cards - 2)]
     chips = range(2 * cards)
     return _Cluster(
         "blackhole",
-        2 * cards,
-        edges=edges,
-        harvest=HARVEST_P300,
-        boards=[_board("p300", card, [2 * card + 1, 2 * card]) for card in range(cards)],
-        mmio=chips,
-        unique_ids={chip: (_board_id("p300", chip // 2) << 1) + chip % 2 for chip in chips},
+        "p300",
+        [[2 * card + 1, 2 * card] for card in range(cards)],
+        edges,
+        {chip: (_board_id("p300", chip // 2) << 1) + chip % 2 for chip in chips},
         asic_locations={chip: chip % 2 for chip in chips},
         bus_ids={chip: 1 + chip for chip in chips},
         pcie_mask=lambda chip: (2, 1)[chip % 2],
@@ -227,12 +214,9 @@ def _galaxy(arch: str, torus: tuple[bool, bool]) -> _Cluster:
     ttnn's list of valid groupings expects.
     """
     blackhole = arch == "blackhole"
-    if blackhole:
-        long_ahead, long_back, short_ahead, short_back = (BH_CHANNELS[side] for side in "EWSN")
-        corner, along, across, opposite = 0x00, 0xC0, 0x40, 0x80
-    else:
-        long_ahead, long_back, short_ahead, short_back = (WH_CHANNELS[side] for side in "EWSN")
-        corner, along, across, opposite = 0xC0, 0x40, 0x00, 0x80
+    channels = BH_CHANNELS if blackhole else WH_CHANNELS
+    long_ahead, long_back, short_ahead, short_back = (channels[side] for side in "EWSN")
+    corner, along, across, opposite = TRAYS[arch]
     places = [(tray, place) for tray in (corner, along, across, opposite) for place in range(1, 9)]
     chip = {where: number for number, where in enumerate(places)}
 
@@ -254,12 +238,10 @@ def _galaxy(arch: str, torus: tuple[bool, bool]) -> _Cluster:
     board = "ubb_blackhole" if blackhole else "ubb"
     return _Cluster(
         arch,
-        32,
-        edges=edges,
-        harvest=HARVEST_BH_GALAXY if blackhole else HARVEST_WH_GALAXY,
-        boards=[_board(board, 0, list(range(32)))],
-        mmio=range(32),
-        unique_ids={number: (_board_id(board) << 8) + number + 1 for number in range(32)},
+        board,
+        [list(range(32))],
+        edges,
+        {number: (_board_id(board) << 8) + number + 1 for number in range(32)},
         asic_locations={number: place for number, (_, place) in enumerate(places)} if blackhole else None,
         bus_ids={number: tray + place for number, (tray, place) in enumerate(places)},
         pcie_mask=lambda chip: 1 if blackhole else 0,
