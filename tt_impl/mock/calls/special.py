@@ -66,9 +66,7 @@ def _write(store: Store, host: ttnn.Tensor, device: ttnn.Tensor, writer: str, pa
 
 def _to_host(shadow: Golden, call: Invocation) -> Any:
     """Call to_torch, from_device and the like on a host tensor of the values instead of the zeros of the mock."""
-    source, *rest = call.args or (None,)
-    if source is None:
-        source, rest = call.kwargs.get("tensor"), []
+    source, *rest = call.args or (call.kwargs.get("tensor"),)
     if not isinstance(source, TENSOR) or not on_device(source) or not source.is_allocated():
         return call.proceed()
     host = _read(shadow, source, call.name)

@@ -15,7 +15,7 @@ _SHOWN = 16
 
 
 def options_of(named: dict[str, Any]) -> dict[str, Any]:
-    """All arguments but tensors, as JSON values; ``semaphores`` has the addresses of all of them."""
+    """Return all arguments but tensors, as JSON values; ``semaphores`` has the addresses of all of them."""
     options = {name: plain(value) for name, value in named.items() if not isinstance(value, ttnn.Tensor)}
     if semaphores := [address for value in named.values() for address in _semaphores(value)]:
         options["semaphores"] = semaphores
@@ -31,7 +31,7 @@ def _semaphores(value: Any) -> list[int]:
 
 
 def plain(value: Any) -> Any:
-    """An argument as a JSON value: names of enums, addresses of semaphores, else the name of its type."""
+    """Turn an argument into a JSON value: names of enums, addresses of semaphores, else the name of its type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, enum.Enum):

@@ -142,7 +142,7 @@ class EventLog:
         named = arguments(call)
         inputs, dead = self._inputs(named)
         live = [tensor for _, tensor in inputs]
-        event = Event(len(self.events), call.name, user_line(), [self._use(*found) for found in inputs], dead=dead)
+        event = Event(len(self.events), call.name, user_line(), [self._use(*place) for place in inputs], dead=dead)
         event.options = options_of(named)
         event.collectives = crossings(call.name, named, live)
         self.events.append(event)
@@ -154,15 +154,15 @@ class EventLog:
         except BaseException as error:
             event.error = type(error).__name__
             raise
-        results = [found for found in tensors_at("result", result) if _alive(found[1])]
+        results = [(place, tensor) for place, tensor in tensors_at("result", result) if _alive(tensor)]
         for _, tensor in results:
             self._made[id(tensor)] = tensor.tensor_id, event.number
-        event.outputs = [self._use(*found) for found in results]
+        event.outputs = [self._use(*place) for place in results]
         if isinstance(result, Semaphore):
             event.options["result"] = plain(result)
         if call.name not in _NEVER_WRITE:
             after = self._contents(event)
-            event.written = tuple(b for b, held in after.items() if held is not None and held is not before[b])
+            event.written = tuple(b for b, values in after.items() if values is not None and values is not before[b])
         for (_, tensor), use in zip(inputs, event.inputs, strict=True):
             if call.name in _DEALLOCATES and not tensor.is_allocated():
                 self.frees.append(Free(use.buffer, event.number, "deallocate"))
@@ -171,7 +171,7 @@ class EventLog:
         return result
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as JSON values."""
+        """Return everything as JSON values."""
         return {
             "events": [asdict(event) for event in self.events],
             "frees": [asdict(free) for free in self.frees],
@@ -184,12 +184,13 @@ class EventLog:
         return self._shadow is not None
 
     def ops(self) -> Counter[str]:
-        """How often each operation was called."""
+        """Count how often each operation was called."""
         return Counter(event.op for event in self.events)
 
     def _inputs(self, named: dict[str, Any]) -> tuple[list[tuple[str, ttnn.Tensor]], list[TensorUse]]:
-        """Tensors that live on devices by argument, and those that did before they were deallocated."""
-        live, dead = [], []
+        """Return tensors that live on devices by argument, and those that did before they were deallocated."""
+        live = []
+        dead = []
         for name, value in named.items():
             for argument, tensor in tensors_at(name, value):
                 if _alive(tensor):
@@ -209,7 +210,7 @@ class EventLog:
         return use
 
     def _contents(self, event: Event) -> dict[int, Any]:
-        """What the shadow keeps for the buffers among the inputs: another object after each write."""
+        """Return the shadow's values of the buffers among the inputs: another object after each write."""
         if self._shadow is None:
             return {}
         values = self._shadow.store.values
@@ -232,9 +233,9 @@ class EventLog:
 
 
 def _as(argument: str, use: TensorUse) -> TensorUse:
-    found = copy.copy(use)
-    found.argument = argument
-    return found
+    renamed = copy.copy(use)
+    renamed.argument = argument
+    return renamed
 
 
 def _alive(tensor: ttnn.Tensor) -> bool:
@@ -242,13 +243,14 @@ def _alive(tensor: ttnn.Tensor) -> bool:
 
 
 def _described(tensor: ttnn.Tensor, tensor_id: int, buffer: int) -> TensorUse:
-    device, memory = tensor.device(), tensor.memory_config()
-    shape, rows = tensor.shape, device.shape
+    device = tensor.device()
+    memory = tensor.memory_config()
+    shape = tensor.shape
+    rows = device.shape
     mesh = tuple([rows[i] for i in range(rows.dims())])
     ids = device.get_device_ids()
-    columns = mesh[-1]
     coords = tensor.device_coords()
-    held = ids if len(coords) == len(ids) else [ids[c[0] * columns + c[1]] for c in coords]
+    devices = ids if len(coords) == len(ids) else [ids[c[0] * mesh[-1] + c[1]] for c in coords]
     return TensorUse(
         argument="",
         buffer=buffer,
@@ -259,7 +261,7 @@ def _described(tensor: ttnn.Tensor, tensor_id: int, buffer: int) -> TensorUse:
         memory=memory.buffer_type.name,
         sharding=memory.memory_layout.name if tensor.is_sharded() else None,
         bytes=tensor.buffer_num_pages() * tensor.buffer_aligned_page_size(),
-        devices=tuple(held),
+        devices=tuple(devices),
         tensor=tensor_id,
         mesh=mesh,
         placements=placements_of(tensor),

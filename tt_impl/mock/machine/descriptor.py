@@ -30,7 +30,7 @@ WH_CHANNELS = {"E": (8, 9, 10, 11), "W": (4, 5, 6, 7), "S": (12, 13, 14, 15), "N
 BH_CHANNELS = {"E": (4, 5), "W": (2, 3), "S": (6, 7), "N": (0, 1)}
 N300_LINKS = 2
 TRAYS = {"wormhole_b0": (0xC0, 0x40, 0x00, 0x80), "blackhole": (0x00, 0xC0, 0x40, 0x80)}
-"""Upper half of the PCIe bus ids of a Galaxy's trays: in a corner, beside it along the long side, the short one, across."""
+"""Upper half of the PCIe bus ids of a Galaxy's trays: in a corner, next on the long side, on the short one, across."""
 
 BOARDS = {
     "n150": (0x18, 64),

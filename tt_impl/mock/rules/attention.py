@@ -29,12 +29,13 @@ _chosen: Callable[[int], Tensor] | None = None
 
 @contextmanager
 def only_rows(choose: Callable[[int], Tensor]) -> Iterator[None]:
-    """While it is open, attention without a mask computes the rows of Q that ``choose(rows)`` numbers, no others.
+    """Have attention without a mask compute only the rows of Q that ``choose(rows)`` numbers, while it is open.
 
     For sizes whose whole attention would take minutes: rows do not depend on each other. The others are NaN.
     """
     global _chosen
-    outer, _chosen = _chosen, choose
+    outer = _chosen
+    _chosen = choose
     try:
         yield
     finally:
@@ -45,7 +46,7 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, mask: Tensor | None = None, causal: bool = False,
     hidden: Hidden | None = None, sink: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention [B, H, N, E]; fewer heads in k and v are shared by groups of heads of q.
+    """Attend: [B, H, N, E]; fewer heads in k and v are shared by groups of heads of q.
 
     A row that may attend to nothing is NaN. torch's fused attention goes block by block if all heads have one size,
     so v is filled up to it, or q and k are.
@@ -68,7 +69,8 @@ def attend(
     width = max(q.shape[-1], v.shape[-1])
     q, k, v = (x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
     if hidden is None and causal and sink is not None:
-        hidden, causal = later, False
+        hidden = later
+        causal = False
     if hidden is not None:
         if mask is not None or causal:
             raise TypeError("a mask beside a window is not known")
@@ -85,12 +87,12 @@ def attend(
 
 
 def later(rows: Tensor, columns: Tensor) -> Tensor:
-    """Hides what comes after a row."""
+    """Hide what comes after a row."""
     return columns > rows
 
 
 def outside(window: int, causal: bool) -> Hidden:
-    """Hides what is not among the last ``window`` columns up to a row, or not within half of it on either side."""
+    """Hide what is not among the last ``window`` columns up to a row, or not within half of it on either side."""
     if causal:
         return lambda rows, columns: (columns > rows) | (columns <= rows - window)
     return lambda rows, columns: (columns - rows).abs() > window // 2
@@ -99,7 +101,7 @@ def outside(window: int, causal: bool) -> Hidden:
 def _with_sink(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sink: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """One more row of K and V: its score is the sink's in the column of ones that Q gets, its value is zero."""
+    """Add a row to K and V: its score is the sink's in the column of ones that Q gets, its value is zero."""
     heads = q.shape[1]
     row = torch.cat([k.new_zeros(heads, k.shape[-1]), sink.reshape(heads, 1)], -1)
     row = row[None, :, None].expand(k.shape[0], -1, -1, -1)
@@ -108,7 +110,7 @@ def _with_sink(
 
 
 def _by_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, hidden: Hidden, always: bool) -> Tensor:
-    """Some rows at a time, with the columns that any of them sees; the last column always if ``always``."""
+    """Attend from some rows at a time to the columns that any of them sees; to the last one always if ``always``."""
     columns = torch.arange(k.shape[2] - always)
     step = max(1, BLOCK // max(1, k.shape[2]))
     parts = []
@@ -120,9 +122,9 @@ def _by_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, hidden: Hidden, alwa
         if not used.numel():
             parts.append(part.new_full((*part.shape[:3], v.shape[-1]), float("nan")))
             continue
-        first, end = int(used[0]), int(used[-1]) + 1
-        seen = seen[:, first:end]
-        out = F.scaled_dot_product_attention(part, k[:, :, first:end], v[:, :, first:end], seen, scale=scale)
+        columns_seen = slice(int(used[0]), int(used[-1]) + 1)
+        seen = seen[:, columns_seen]
+        out = F.scaled_dot_product_attention(part, k[:, :, columns_seen], v[:, :, columns_seen], seen, scale=scale)
         parts.append(out.masked_fill(~seen.any(-1, keepdim=True), float("nan")))
     return torch.cat(parts, 2)
 
@@ -143,7 +145,7 @@ def scaled_dot_product_attention(
     windowed_q_token_offset_tensor: Tensor | None = None,
     output_concat_heads: bool = False,
 ) -> Tensor:
-    """Causal unless told otherwise, as TTNN's default is; or only within windows that begin at ``cu_window_seqlens``.
+    """Attend, causally unless told otherwise, as TTNN does; or within windows that begin at ``cu_window_seqlens``.
 
     With windows, the first row of Q is token ``windowed_q_token_offset`` of K, possibly another one per device.
     """
@@ -151,18 +153,18 @@ def scaled_dot_product_attention(
     if cu_window_seqlens is not None:
         if windowed_q_token_offset_tensor is not None:
             windowed_q_token_offset = int(windowed_q_token_offset_tensor)
-        hidden, is_causal = _windows(cu_window_seqlens.flatten(), windowed_q_token_offset, is_causal), False
+        hidden = _windows(cu_window_seqlens.flatten(), windowed_q_token_offset, is_causal)
     elif sliding_window_size:
-        hidden, is_causal = outside(sliding_window_size, is_causal), False
+        hidden = outside(sliding_window_size, is_causal)
     out = attend(
-        input_tensor_q, input_tensor_k, input_tensor_v, scale=scale, mask=attn_mask, causal=is_causal, hidden=hidden,
-        sink=attention_sink,
+        input_tensor_q, input_tensor_k, input_tensor_v, scale=scale, mask=attn_mask,
+        causal=is_causal and hidden is None, hidden=hidden, sink=attention_sink,
     )  # fmt: skip
     return join_heads(out).unsqueeze(1) if output_concat_heads else out
 
 
 def _windows(ends: Tensor, first: int, causal: bool) -> Hidden:
-    """Hides what is not in the window of a row; the first row is token ``first``."""
+    """Hide what is not in the window of a row; the first row is token ``first``."""
 
     def hidden(rows: Tensor, columns: Tensor) -> Tensor:
         rows = rows + first
@@ -184,15 +186,14 @@ def flash_mla_prefill(
     is_causal: bool = True,
     scale: float | None = None,
 ) -> Tensor:
-    """Latent attention: V is a tensor of its own, or the first ``head_dim_v`` columns of K."""
-    given = next(x for x in (values, input_tensor_v, head_dim_v) if x is not None)
-    v = latent_values(input_tensor_k, given)
+    """Attend with latent attention: V is a tensor of its own, or the first ``head_dim_v`` columns of K."""
+    v = latent_values(input_tensor_k, next(x for x in (values, input_tensor_v, head_dim_v) if x is not None))
     return attend(input_tensor_q, input_tensor_k, v, scale=scale, mask=attn_mask, causal=is_causal)
 
 
-def latent_values(k: Tensor, given: Tensor | int) -> Tensor:
-    """V itself, or so many columns of K."""
-    return given if isinstance(given, Tensor) else k[..., :given]
+def latent_values(k: Tensor, v: Tensor | int) -> Tensor:
+    """Return V itself, or so many columns of K."""
+    return v if isinstance(v, Tensor) else k[..., :v]
 
 
 @per_device("transformer.joint_scaled_dot_product_attention")
@@ -207,7 +208,7 @@ def joint_scaled_dot_product_attention(
     joint_strategy: str,
     scale: float | None = None,
 ) -> list[Tensor]:
-    """Every token of both streams attends to all of both: [B, H, N, E] and [B, H, L, E]."""
+    """Attend from every token of both streams to all of both: [B, H, N, E] and [B, H, L, E]."""
     only_rear(joint_strategy)
     spatial = (input_tensor_q, input_tensor_k, input_tensor_v)
     joint = (joint_tensor_q, joint_tensor_k, joint_tensor_v)

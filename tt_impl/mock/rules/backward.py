@@ -29,13 +29,13 @@ OF_TWO = "atan2 div fmod hypot ldexp logaddexp logaddexp2 remainder rsub squared
 
 
 def _tanh(x: Tensor) -> Tensor:
-    """Without a difference of nearly equal numbers in its derivative, 4 sigmoid(-2|x|) (1 - sigmoid(-2|x|))."""
+    """Compute tanh so that its derivative, 4 sigmoid(-2|x|) (1 - sigmoid(-2|x|)), has no difference of near numbers."""
     far = 2 * torch.sigmoid(-2 * torch.where(x < 0, -x, x))
     return torch.where(x < 0, far - 1, 1 - far)
 
 
 def _selu(x: Tensor) -> Tensor:
-    """With ttnn's constants; at zero the slope is that of negative numbers."""
+    """Compute selu with ttnn's constants; at zero the slope is that of negative numbers."""
     return 1.0507 * torch.where(x > 0, x, 1.67326 * torch.expm1(x.clamp(max=0)))
 
 
@@ -71,28 +71,28 @@ OPERANDS = ("input_tensor", "input_tensor_a", "input_a", "other_tensor", "input_
 
 
 def gradients(function: Callable[..., Tensor], grad: Tensor, operands: Sequence[Any], **options: Any) -> list[Tensor]:
-    """The gradient of every operand that is a tensor; zeros where the function does not depend on it."""
+    """Return the gradient of every operand that is a tensor; zeros where the function does not depend on it."""
     with torch.enable_grad():  # in float64, for derivatives that are small differences
         leaves = [x.detach().double().requires_grad_() if isinstance(x, Tensor) else x for x in operands]
         result = function(*leaves, **options)
         wanted = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if not result.requires_grad:
             return [torch.zeros_like(leaf) for leaf in wanted]
-        found = torch.autograd.grad(result, wanted, grad.to(result.dtype).expand(result.shape), allow_unused=True)
-    return [torch.zeros_like(leaf) if g is None else g.float() for leaf, g in zip(wanted, found, strict=True)]
+        results = torch.autograd.grad(result, wanted, grad.to(result.dtype).expand(result.shape), allow_unused=True)
+    return [torch.zeros_like(leaf) if g is None else g.float() for leaf, g in zip(wanted, results, strict=True)]
 
 
 def _backward(function: Callable[..., Tensor], skipped: int = 0, **defaults: Any) -> Callable[..., list[Tensor]]:
-    """``skipped`` operands come first and have no gradient."""
+    """Make the rule of a function's gradients; ``skipped`` operands come first and have none."""
 
     def rule(
         grad_tensor: Tensor, *operands: Any, are_required_outputs: Sequence[bool] | None = None, **options: Any
     ) -> list[Tensor]:
         operands += tuple(options.pop(name) for name in OPERANDS if name in options)
-        found = gradients(function, grad_tensor, operands, **(defaults | options))[skipped:]
-        if are_required_outputs is None or len(found) == 1:
-            return found
-        return [g for g, required in zip(found, are_required_outputs, strict=True) if required]
+        results = gradients(function, grad_tensor, operands, **(defaults | options))[skipped:]
+        if are_required_outputs is None or len(results) == 1:
+            return results
+        return [g for g, required in zip(results, are_required_outputs, strict=True) if required]
 
     return rule
 
@@ -101,26 +101,24 @@ for _name, _function in FORWARD.items():
     per_device(f"{_name}_bw")(_backward(_function, skipped=int(_name == "where")))
 
 
-@per_device("pow_bw")
-def pow_bw(grad_tensor: Tensor, input_tensor: Tensor, exponent: float) -> list[Tensor]:
-    """Infinite for negative numbers, as ttnn's golden function says, unless the exponent is 0."""
-    (found,) = gradients(lambda x: torch.pow(x, exponent), grad_tensor, [input_tensor])
-    return [found if exponent == 0 else found.masked_fill(input_tensor < 0, float("inf"))]
+def _of_power(name: str, of_negative: float) -> None:
+    """Register the gradient of x ** exponent, which for negative numbers is one number, unless the exponent is 0."""
+
+    def rule(grad_tensor: Tensor, input_tensor: Tensor, exponent: float) -> list[Tensor]:
+        (gradient,) = gradients(lambda x: torch.pow(x, exponent), grad_tensor, [input_tensor])
+        return [gradient if exponent == 0 else gradient.masked_fill(input_tensor < 0, of_negative)]
+
+    rule.__qualname__ = name
+    per_device(name)(rule)
 
 
-@per_device("rpow_bw")
-def rpow_bw(grad_tensor: Tensor, input_tensor: Tensor, exponent: float) -> list[Tensor]:
-    """Not the gradient of ``rpow``: a device gives that of x ** exponent, and NaN for negative numbers.
-
-    ttnn's golden function says so. Everything is zero for an exponent of 0.
-    """
-    (found,) = gradients(lambda x: torch.pow(x, exponent), grad_tensor, [input_tensor])
-    return [found if exponent == 0 else found.masked_fill(input_tensor < 0, float("nan"))]
+_of_power("pow_bw", float("inf"))  # as ttnn's golden function says
+_of_power("rpow_bw", float("nan"))  # so, too: a device does not give the gradient of ``rpow``
 
 
 @per_device("fill_bw", "fill_zero_bw")
 def fill_bw(grad_tensor: Tensor, input_tensor: Tensor) -> list[Tensor]:
-    """What is filled does not depend on the input."""
+    """Return zeros: what is filled does not depend on the input."""
     return [torch.zeros_like(grad_tensor)]
 
 

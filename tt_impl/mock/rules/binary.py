@@ -25,7 +25,7 @@ Operand = Any  # Shards, or a number
 
 
 def _whole(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """For divisions: of integers by zero, nobody says what a device makes."""
+    """Refuse the division of integers by zero: nobody says what a device makes of it."""
 
     def guarded(a: Tensor, b: Tensor) -> Tensor:
         if not a.is_floating_point() and not b.is_floating_point() and bool((b == 0).any()):
@@ -42,12 +42,12 @@ def divide(a: Tensor, b: Tensor, rounding_mode: str | None = None) -> Tensor:
 
 
 def shift_left(a: Tensor, b: Tensor) -> Tensor:
-    """Bits beyond the width of the dtype fall away when the result is stored."""
+    """Shift; bits beyond the width of the dtype fall away when the result is stored."""
     return torch.where((b >= 0) & (b < 32), a << b.clamp(0, 31), torch.zeros_like(a))
 
 
 def shift_right(a: Tensor, b: Tensor) -> Tensor:
-    """Arithmetic for INT32, whose counts above 31 give 0; logical for UINT32, whose counts above 31 are 31."""
+    """Shift INT32 arithmetically, by more than 31 to 0; UINT32 logically, by at most 31."""
     if bool((b < 0).any()):
         raise TypeError("a right shift by less than 0 bits is not known")
     return torch.where((a < 0) & (b > 31), 0, a >> b.clamp(max=31))
@@ -105,7 +105,7 @@ DROPS_ACTIVATIONS = frozenset({"maximum", "minimum", "remainder"})
 
 
 def _number(call: Call, value: Operand, dtype: ttnn.DataType, exact: bool = False) -> Operand:
-    """A Python number as an operation passes it beside a tensor of ``dtype``; what is no number stays."""
+    """Return a number as an operation passes it beside a tensor of ``dtype``; what is no number stays."""
     if not isinstance(value, bool | int | float):
         return value
     if dtype in INTEGERS and call.outputs[0].dtype in INTEGERS:
@@ -124,7 +124,7 @@ def _operands(call: Call, a: Operand, b: Operand) -> tuple[Any, Any]:
 def _apply(
     call: Call, function: Callable[..., Tensor], a: Operand, b: Operand, options: dict[str, Any]
 ) -> list[Tensor]:
-    """``options`` are the activations, and what is left goes to the function (a ``rounding_mode``)."""
+    """Apply ``function``; ``options`` are the activations, and what goes to the function (a ``rounding_mode``)."""
     options = dict(options)
     activations = [options.pop(f"{kind}activations", ()) for kind in ("", "input_tensor_a_", "input_tensor_b_")]
     if any(activations) and isinstance(b, int | float) and call.name.removeprefix("ttnn.") in DROPS_ACTIVATIONS:
@@ -135,7 +135,8 @@ def _apply(
 
     def one(x: Tensor, y: Tensor) -> Tensor:
         after, before_a, before_b = activations
-        x, y = chain(x, before_a), chain(y, before_b)
+        x = chain(x, before_a)
+        y = chain(y, before_b)
         if assumes_nonzero and bool((y == 0).any()):
             raise call.unsupported("fast_and_approximate_mode of a division by zero")
         result = function(x, y, **options)
@@ -184,7 +185,7 @@ def addalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float) -> Te
 
 @per_device("polyval")
 def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
-    """The first coefficient is that of the highest power."""
+    """Evaluate a polynomial; the first coefficient is that of the highest power."""
     result = torch.full_like(input_tensor_a, coeffs[0])
     for coefficient in coeffs[1:]:
         result = result * input_tensor_a + coefficient
@@ -193,7 +194,7 @@ def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
 
 @across("bcast")
 def bcast(call: Call, input_a: Any, input_b: Any, math_op: Any, dim: Any) -> list[Tensor]:
-    """Of the second operand only the first row (``dim`` H), column (W) or number (HW) is taken, whatever its shape."""
+    """Take of the second operand only the first row (``dim`` H), column (W) or number (HW), whatever its shape."""
     name = {"ADD": "add", "SUB": "subtract", "MUL": "multiply"}[math_op.name]
     rows, columns = (slice(1 if letter in dim.name else None) for letter in "HW")
     return call.each(lambda a, b: BINARY[name](a, b[..., rows, columns]), input_a, input_b)

@@ -18,12 +18,12 @@ from tt_impl.mock.storage.values import Shards, ranks_of
 
 
 def _place(page_table: Tensor, user: int, token: int, block_size: int) -> tuple[int, int]:
-    """(block, row in it) of a user's token."""
+    """Return (block, row in it) of a user's token."""
     return int(page_table[user, token // block_size]), token % block_size
 
 
 def _where(call: Call, cache: Shards, argument: str, mesh_coords: Any, write: Callable, *inputs: Any) -> list[Tensor]:
-    """``write`` of every device's cache and inputs; devices that are not among ``mesh_coords`` keep their cache."""
+    """Write every device's cache from its inputs; devices that are not among ``mesh_coords`` keep their cache."""
     results = call.each(write, cache, *inputs)
     if not mesh_coords:
         return results
@@ -46,8 +46,9 @@ class _Places:
 
 
 def _update(cache: Tensor, new: Tensor, at: Tensor | None, table: Tensor | None, places: _Places) -> Tensor:
-    """One token [1, B, Hkv, E] of every user into [B, Hkv, S, E] (one for all if shared) or blocks [P, Hkv, T, E]."""
-    heads, tokens = places.num_kv_heads or cache.shape[1], places.block_size or cache.shape[2]
+    """Write a token of every user, [1, B, Hkv, E], into [B, Hkv, S, E] (one for all if shared) or [P, Hkv, T, E]."""
+    heads = places.num_kv_heads or cache.shape[1]
+    tokens = places.block_size or cache.shape[2]
     result = viewed(cache, heads, tokens, new.shape[-1]).clone()
     users = min(new.shape[1], len(places.update_idxs) if at is None else at.numel())
     if not users:
@@ -56,9 +57,11 @@ def _update(cache: Tensor, new: Tensor, at: Tensor | None, table: Tensor | None,
         if token == SKIPPED:
             continue
         token = token % places.cache_position_modulo if places.cache_position_modulo else token
-        block, row = (0 if places.share_cache else user, token)
         if table is not None:
             block, row = _place(table, user, token, tokens)
+        else:
+            block = 0 if places.share_cache else user
+            row = token
         if block != SKIPPED:
             result[block, :, row] = new[0, user, :heads]
     return viewed(result, *cache.shape[1:])
@@ -93,7 +96,7 @@ def paged_fused_update_cache(
     mesh_coords: Any = None,
     **how: Any,
 ) -> tuple[list[Tensor], ...]:
-    """K and V in one call."""
+    """Update K and V in one call."""
     write = partial(_update, places=_Places(**how))
     pairs = {"cache_tensor1": (cache_tensor1, input_tensor1), "cache_tensor2": (cache_tensor2, input_tensor2)}
     return tuple(
@@ -115,7 +118,7 @@ def paged_fill_cache(
     block_size: int | None = None,
     cache_position_modulo: int | None = None,
 ) -> list[Tensor]:
-    """All tokens [n, Hkv, S, E] of n users into their blocks of [P, Hkv, T, E].
+    """Write all tokens [n, Hkv, S, E] of n users into their blocks of [P, Hkv, T, E].
 
     With ``cache_position_modulo`` the blocks are a ring, of which the last tokens keep their places.
     """
@@ -146,10 +149,11 @@ def indexed_fused_update_cache(
     input_tensor2: Tensor,
     physical_update_idxs_tensor: Tensor,
 ) -> list[Tensor]:
-    """Rows [1, H, n, E] to the places block * T + row that the tensor of indices names; places outside are skipped."""
+    """Write rows [1, H, n, E] to places block * T + row by the tensor of indices; places outside are skipped."""
     results = []
     for cache, new in ((cache_tensor1, input_tensor1), (cache_tensor2, input_tensor2)):
-        result, tokens = cache.clone(), cache.shape[2]
+        result = cache.clone()
+        tokens = cache.shape[2]
         for row, place in enumerate(physical_update_idxs_tensor.reshape(-1)[: new.shape[2]].tolist()):
             if 0 <= place < cache.shape[0] * tokens:
                 result[place // tokens, :, place % tokens] = new[0, :, row]
@@ -159,7 +163,7 @@ def indexed_fused_update_cache(
 
 @per_device("update_cache")
 def update_cache(cache: Tensor, input: Tensor, update_idx: int, *, batch_offset: int = 0) -> Tensor:
-    """The same token number of every user: [1, Hkv, >= offset + B, E] into [B, Hkv, S, E]."""
+    """Write the same token number of every user, [1, Hkv, >= offset + B, E], into [B, Hkv, S, E]."""
     result = cache.clone()
     result[:, :, update_idx] = input[0, :, batch_offset : batch_offset + cache.shape[0]].transpose(0, 1)
     return result
@@ -167,7 +171,7 @@ def update_cache(cache: Tensor, input: Tensor, update_idx: int, *, batch_offset:
 
 @per_device("fill_cache")
 def fill_cache(cache_tensor: Tensor, input_tensor: Tensor, batch_idx: int, *, update_idx: int = 0) -> Tensor:
-    """Tokens [1, Hkv, N, E] of one user into [B, Hkv, S, E], from token ``update_idx`` on."""
+    """Write tokens [1, Hkv, N, E] of one user into [B, Hkv, S, E], from token ``update_idx`` on."""
     result = cache_tensor.clone()
     result[batch_idx, :, update_idx : update_idx + input_tensor.shape[2]] = input_tensor[0]
     return result

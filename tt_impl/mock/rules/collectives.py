@@ -20,7 +20,7 @@ from tt_impl.mock.storage.values import Shards
 
 
 def gathered(x: Shards, dim: int, cluster_axis: int | None, *, as_stored: bool = False) -> list[Tensor]:
-    """Concatenation along ``dim`` over the axis, the same tensor on all devices of a group.
+    """Concatenate along ``dim`` over the axis, to the same tensor on all devices of a group.
 
     ``as_stored``: bfloat16 stays bfloat16, for operations that do nothing else with it.
     """
@@ -29,7 +29,7 @@ def gathered(x: Shards, dim: int, cluster_axis: int | None, *, as_stored: bool =
 
 
 def reduced(x: Shards, cluster_axis: int | None) -> list[Tensor]:
-    """Sum over the axis, the same tensor on all devices of a group."""
+    """Sum over the axis, to the same tensor on all devices of a group."""
     return exchanged(list(x), x.groups(cluster_axis), lambda parts: [torch.stack(parts).sum(0)] * len(parts))
 
 
@@ -41,7 +41,7 @@ def stored(x: Shards) -> list[Tensor]:
 def exchanged(
     parts: Sequence[Tensor], groups: list[list[int]], exchange: Callable[[list[Tensor]], Sequence[Tensor]]
 ) -> list[Tensor]:
-    """What devices hold once those of a group have met: ``exchange`` of their parts gives one tensor for each.
+    """Have the devices of a group meet: ``exchange`` of their parts gives one tensor for each.
 
     It is called once for groups that hold the same parts.
     """
@@ -57,12 +57,12 @@ def exchanged(
 
 
 def sent(x: Shards, groups: list[list[int]], place: int) -> list[Tensor]:
-    """What the device in that place of each group holds, on all devices of the group."""
+    """Give all devices of a group what the device in that place of it holds."""
     return exchanged(list(x), groups, lambda parts: [parts[place]] * len(parts))
 
 
 def scattered(x: Sequence[Tensor], groups: list[list[int]], dim: int) -> list[Tensor]:
-    """Part number ``place in the group`` of what each device holds, cut along ``dim``."""
+    """Cut what each device holds along ``dim``, and leave it the part of its place in the group."""
     result: list[Any] = [None] * len(x)
     cut: dict[int, Sequence[Tensor]] = {}
     for group in groups:
@@ -71,6 +71,11 @@ def scattered(x: Sequence[Tensor], groups: list[list[int]], dim: int) -> list[Te
                 cut[id(x[i])] = torch.chunk(x[i], len(group), dim)
             result[i] = cut[id(x[i])][place]
     return result
+
+
+def reduced_and_scattered(x: Shards, cluster_axis: int | None, dim: int) -> list[Tensor]:
+    """Sum over the axis and leave each device its part along ``dim``."""
+    return scattered(reduced(x, cluster_axis), x.groups(cluster_axis), dim)
 
 
 @across("all_gather")
@@ -82,7 +87,7 @@ def all_gather(call: Call, input_tensor: Shards, dim: int, *, cluster_axis: int 
 def all_gather_async(
     call: Call, input_tensor: Shards, *args: Any, dim: int | None = None, cluster_axis: int | None = None
 ) -> list[Tensor]:
-    """Overloads: (x, dim, semaphores), (x, buffer, dim, semaphores), (x, dim, axis, mesh, topology, semaphores)."""
+    """Gather by (x, dim, semaphores), (x, buffer, dim, semaphores), (x, dim, axis, mesh, topology, semaphores)."""
     numbers = [a for a in args if isinstance(a, int) and not isinstance(a, bool)]
     if dim is None:
         dim = numbers.pop(0)
@@ -93,20 +98,20 @@ def all_gather_async(
 
 @across("reduce_scatter")
 def reduce_scatter(call: Call, input_tensor: Shards, dim: int, *, cluster_axis: int | None = None) -> list[Tensor]:
-    return scattered(reduced(input_tensor, cluster_axis), input_tensor.groups(cluster_axis), dim)
+    return reduced_and_scattered(input_tensor, cluster_axis, dim)
 
 
 @across("experimental.reduce_scatter_minimal_async")
 def reduce_scatter_minimal_async(
     call: Call, input_tensor: Shards, *args: Any, dim: int | None = None, cluster_axis: int | None = None
 ) -> list[Tensor]:
-    """Overload: (x, buffers, dim, semaphores); the intermediate buffer is left with values nobody may read."""
+    """Reduce, also by (x, buffers, dim, semaphores); the intermediate buffer is left with what nobody may read."""
     if dim is None:
         dim = next(a for a in args if isinstance(a, int))
     buffers = call.kwargs.get("persistent_output_buffers") or next((a for a in call.args[1:2] if a), None)
     for buffer in list(buffers or [])[:-1]:
         call.leave_to_nobody(buffer, len(input_tensor))
-    return scattered(reduced(input_tensor, cluster_axis), input_tensor.groups(cluster_axis), dim)
+    return reduced_and_scattered(input_tensor, cluster_axis, dim)
 
 
 @across("all_reduce")
@@ -116,7 +121,7 @@ def all_reduce(call: Call, input_tensor: Shards, *, cluster_axis: int | None = N
 
 @across("all_broadcast")
 def all_broadcast(call: Call, input_tensor: Shards, *, cluster_axis: int | None = None) -> tuple[list[Tensor], ...]:
-    """One output per rank of the axis: what that rank held."""
+    """Return an output per rank of the axis: what that rank held."""
     groups = input_tensor.groups(cluster_axis)
     return tuple(sent(input_tensor, groups, place) for place in range(len(groups[0])))
 
@@ -130,7 +135,7 @@ def mesh_partition(call: Call, input_tensor: Shards, dim: int, cluster_axis: int
 def ring_attention_all_gather_async(
     call: Call, input_tensor: Sequence[Shards], _buffers: Any = None, dim: int = 0, *, cluster_axis: int
 ) -> tuple[list[Tensor], ...]:
-    """Several tensors gathered in one go: K and V of ring attention."""
+    """Gather several tensors in one go: K and V of ring attention."""
     return tuple(gathered(x, dim, cluster_axis, as_stored=True) for x in input_tensor)
 
 
@@ -147,7 +152,7 @@ def neighbor_pad_async(
     logical_h: int = 0,
     t_front_pad: int = 0,
 ) -> list[Tensor]:
-    """Rows of the neighbours before and after along each dim; at the ends zeros, or the last row again.
+    """Pad with rows of the neighbours before and after along each dim; at the ends with zeros, or the last row again.
 
     The second dim is padded after the first, so that corners come from the neighbour across. Rows of the first dim
     from ``logical_h`` on, counted over the axis, come out as zeros, but neighbours get them as they are. Frames of
@@ -155,7 +160,8 @@ def neighbor_pad_async(
     """
     result = stored(input_tensor)
     for number, (d, left, right, axis) in enumerate(zip(dim, padding_left, padding_right, cluster_axis, strict=True)):
-        groups, size = input_tensor.groups(axis), result[0].shape[d]
+        groups = input_tensor.groups(axis)
+        size = result[0].shape[d]
         pad = partial(_with_neighbours, dim=d, left=left, right=right, padding_mode=padding_mode)
         result = exchanged(result, groups, pad)
         if logical_h and number == 0:
@@ -167,19 +173,20 @@ def neighbor_pad_async(
 
 
 def _without_rows(row: list[Tensor], dim: int, left: int, size: int, end: int) -> list[Tensor]:
-    """Padded tensors of a row with zeros for those of their own ``size`` rows that number ``end`` or more."""
+    """Zero, in padded tensors of a row, those of their own ``size`` rows that number ``end`` or more."""
     result = []
     for place, x in enumerate(row):
-        kept = min(max(end - place * size, 0), size)
+        rows = min(max(end - place * size, 0), size)
         x = x.clone()
-        x.narrow(dim, left + kept, size - kept).zero_()
+        x.narrow(dim, left + rows, size - rows).zero_()
         result.append(x)
     return result
 
 
 def _with_neighbours(row: list[Tensor], dim: int, left: int, right: int, padding_mode: str) -> list[Tensor]:
-    """Each of a row of tensors with the last ``left`` rows of the one before and the first ``right`` of the next."""
-    size, result = row[0].shape[dim], []
+    """Pad each of a row of tensors with the last ``left`` rows of the one before and ``right`` rows of the next."""
+    size = row[0].shape[dim]
+    result = []
     for place, x in enumerate(row):
         before = row[place - 1].narrow(dim, size - left, left) if place else _edge(x, dim, 0, left, padding_mode)
         if place < len(row) - 1:
@@ -207,10 +214,10 @@ def slice_reshard_async(
     cluster_axis: int,
     *_semaphores: Any,
 ) -> list[Tensor]:
-    """Rows of the whole from ``output_dim_offset`` on, ``output_dim_shape`` of them, cut anew over the axis."""
+    """Cut rows of the whole anew over the axis: ``output_dim_shape`` of them, from ``output_dim_offset`` on."""
     whole = gathered(input_tensor, dim, cluster_axis)
-    kept = call.each(lambda x: x.narrow(dim, output_dim_offset, output_dim_shape), whole)
-    return scattered(kept, input_tensor.groups(cluster_axis), dim)
+    rows = call.each(lambda x: x.narrow(dim, output_dim_offset, output_dim_shape), whole)
+    return scattered(rows, input_tensor.groups(cluster_axis), dim)
 
 
 @across("experimental.all_to_all_async_generic")
@@ -221,6 +228,6 @@ def all_to_all_async_generic(
 
     def exchange(parts: list[Tensor]) -> list[Tensor]:
         cut = [torch.chunk(part, len(parts), out_dim) for part in parts]
-        return [torch.cat(mine, in_dim) for mine in zip(*cut, strict=True)]
+        return [torch.cat(received, in_dim) for received in zip(*cut, strict=True)]
 
     return exchanged(list(input_tensor), input_tensor.groups(cluster_axis), exchange)

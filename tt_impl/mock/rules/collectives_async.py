@@ -7,15 +7,15 @@ from typing import Any
 import ttnn
 from torch import Tensor
 
-from tt_impl.mock.rules.collectives import gathered, reduced, scattered, sent
-from tt_impl.mock.rules.eltwise import activate
+from tt_impl.mock.rules.collectives import gathered, reduced, reduced_and_scattered, sent
+from tt_impl.mock.rules.matmul import product
 from tt_impl.mock.rules.registry import Call, across
 from tt_impl.mock.storage.values import Shards
 
 
 @across("broadcast")
 def broadcast(call: Call, input_tensor: Shards, sender_coord: Any, *, cluster_axis: int | None = None) -> list[Tensor]:
-    """What the sender holds, on every device of its group; the other groups hold their member's in the same place."""
+    """Give every device of a group what the sender holds; in the other groups their member in its place sends."""
     rows, columns = input_tensor.mesh_shape
     if cluster_axis is None and 1 not in (rows, columns):
         raise call.unsupported("a mesh of two axes without cluster_axis")
@@ -32,8 +32,7 @@ def all_reduce_async(call: Call, input_tensor: Shards, *args: Any, **kwargs: Any
     Overloads: (x, number of devices, ...), (x, axis, mesh, ..., math_op), (x, buffer, axis, mesh, semaphore).
     """
     call.check_named(kwargs, ("cluster_axis", "math_op", "num_devices", *_SEMAPHORES))
-    given = [*args, *kwargs.values()]
-    if any(isinstance(a, ttnn.ReduceType) and a != ttnn.ReduceType.Sum for a in given):
+    if any(isinstance(a, ttnn.ReduceType) and a != ttnn.ReduceType.Sum for a in (*args, *kwargs.values())):
         raise call.unsupported("a math_op that is no sum")
     axis = kwargs.get("cluster_axis")
     numbers = [a for a in args if isinstance(a, int) and not isinstance(a, bool)]
@@ -46,13 +45,7 @@ def all_reduce_async(call: Call, input_tensor: Shards, *args: Any, **kwargs: Any
     return reduced(input_tensor, axis)
 
 
-_SEMAPHORES = (
-    "buffer_tensor",
-    "barrier_semaphores",
-    "rs_global_semaphores",
-    "ag_global_semaphores",
-    "use_noc1_only",
-)
+_SEMAPHORES = "buffer_tensor barrier_semaphores rs_global_semaphores ag_global_semaphores use_noc1_only".split()
 
 
 @across("experimental.strided_all_gather_async")
@@ -64,7 +57,7 @@ def strided_all_gather_async(
     *_semaphores: Any,
     cluster_axis: int | None = None,
 ) -> list[Tensor]:
-    """An all-gather in the order in which a matmul wants the blocks, which changes none of them."""
+    """Gather in the order in which a matmul wants the blocks, which changes none of them."""
     return gathered(input_tensor, dim, cluster_axis)
 
 
@@ -77,11 +70,10 @@ def strided_reduce_scatter_async(
     *_semaphores: Any,
     cluster_axis: int | None = None,
 ) -> list[Tensor]:
-    """A reduce-scatter in the order in which a matmul makes the blocks; outputs before the last one are staging."""
-    result = scattered(reduced(input_tensor, cluster_axis), input_tensor.groups(cluster_axis), dim)
+    """Reduce and scatter in the order in which a matmul makes the blocks; outputs before the last one are staging."""
     if len(call.outputs) != 1:
         raise call.unsupported(f"{len(call.outputs)} outputs")
-    return result
+    return reduced_and_scattered(input_tensor, cluster_axis, dim)
 
 
 @across("experimental.all_gather_matmul_async")
@@ -98,13 +90,14 @@ def all_gather_matmul_async(
     activation: str | None = None,
     program_activation: Any = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """(the input gathered over all devices, that times every device's weight)."""
+    """Return (the input gathered over all devices, that times every device's weight)."""
     whole = gathered(input_tensor, dim, None)
 
-    def product(x: Tensor, weight: Tensor, shift: Tensor | None) -> Tensor:
-        x, weight = x.mT if transpose_a else x, weight.mT if transpose_b else weight
-        y = x @ weight
-        y = y if shift is None else y + shift.reshape(-1, shift.shape[-1])[:1]
-        return activate(activate(y, program_activation), activation)
+    def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        row = None if bias is None else bias.reshape(-1, bias.shape[-1])[:1]
+        return product(
+            x, weight, row, transpose_a=transpose_a, transpose_b=transpose_b, activation=activation,
+            program_activation=program_activation,
+        )  # fmt: skip
 
-    return whole, call.each(product, whole, weight_tensor, bias)
+    return whole, call.each(multiplied, whole, weight_tensor, bias)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.conv_weights import as_rows, held, plain, prepared_bias, prepared_weights, weight_of
+from tt_impl.mock.rules.conv_weights import as_rows, plain, prepared_bias, prepared_weights, stored_as, weight_of
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.pool import image_of, sides_of
 from tt_impl.mock.rules.registry import SUMS_BFLOAT16, Call, across
@@ -38,7 +38,7 @@ def conv2d(
     groups: int = 1,
     bias_tensor: Shards | Tensor | None = None,
 ) -> tuple[list[Tensor], ...]:
-    """[1, 1, N*H*W, C] (or [N, H, W, C]) and weights [O, C/groups, K, L] -> [1, 1, N*H'*W', O]."""
+    """Convolve [1, 1, N*H*W, C] (or [N, H, W, C]) with [O, C/groups, K, L] to [1, 1, N*H'*W', O]."""
     top, bottom, left, right = sides_of(padding)
     weight_shape = (out_channels, in_channels // groups, *kernel_size)
 
@@ -67,7 +67,7 @@ def conv1d(
     groups: int = 1,
     bias_tensor: Shards | Tensor | None = None,
 ) -> tuple[list[Tensor], ...]:
-    """[N, L, C] (or [1, 1, N*L, C]) and weights [O, C/groups, K] -> [1, 1, N*L', O]."""
+    """Convolve [N, L, C] (or [1, 1, N*L, C]) with [O, C/groups, K] to [1, 1, N*L', O]."""
     sides = (padding, padding) if isinstance(padding, int) else padding
     return conv2d(
         call, input_tensor=input_tensor, weight_tensor=weight_tensor, in_channels=in_channels,
@@ -97,7 +97,7 @@ def conv_transpose2d(
     bias_tensor: Shards | Tensor | None = None,
     mirror_kernel: bool = True,
 ) -> tuple[list[Tensor], ...]:
-    """[1, 1, N*H*W, C] (or [N, H, W, C]) and weights [C, O/groups, K, L] -> [1, 1, N*H'*W', O].
+    """Convolve [1, 1, N*H*W, C] (or [N, H, W, C]), transposed, with [C, O/groups, K, L] to [1, 1, N*H'*W', O].
 
     A padding takes rows away from the whole result; output padding lets it end later. A kernel that was mirrored by
     the caller (``mirror_kernel=False``) is turned back, unless it is a prepared one: its preparation was told.
@@ -117,7 +117,7 @@ def conv_transpose2d(
 
 
 def _border(call: Call) -> str:
-    """What the configuration says to pad with, as torch calls it."""
+    """Return what the configuration says to pad with, as torch calls it."""
     mode = getattr(call.kwargs.get("conv_config"), "padding_mode", None)
     return {"Replicate": "replicate", "Zeros": "constant", "": "constant"}[getattr(mode, "name", "")]
 
@@ -131,17 +131,16 @@ def _results(
     weight_shape: tuple[int, ...],
     mirrored: bool | None = None,
 ) -> tuple[list[Tensor], ...]:
-    """The convolution with its activation, channels last, and the prepared weights if they are asked for."""
+    """Return the convolution, activated, channels last, and the prepared weights if they are asked for."""
     out_channels = call.kwargs["out_channels"]
     config = call.kwargs.get("conv_config")
-    activation, dtype = getattr(config, "activation", None), getattr(config, "weights_dtype", None)
+    dtype = getattr(config, "weights_dtype", None)
 
-    def finished(rows: Tensor, given: Tensor, bias: Tensor | None) -> Tensor:
-        bias = None if bias is None else held(bias.float().reshape(1, 1, 1, -1), dtype).reshape(-1)[:out_channels]
-        weight = weight_of(
-            held(as_rows(plain(given.float(), weight_shape, mirrored), weight_shape), dtype), weight_shape
-        )
-        y = activate(convolved(rows, weight, bias), activation)
+    def finished(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        bias = None if bias is None else stored_as(bias.float().reshape(1, 1, 1, -1), dtype).reshape(-1)[:out_channels]
+        by_row = as_rows(plain(weight.float(), weight_shape, mirrored), weight_shape)
+        weight = weight_of(stored_as(by_row, dtype), weight_shape)
+        y = activate(convolved(rows, weight, bias), getattr(config, "activation", None))
         return y.permute(0, 2, 3, 1).reshape(tuple(call.outputs[0].shape))
 
     outputs = call.each(finished, input_tensor, weight_tensor, bias_tensor)
@@ -154,8 +153,10 @@ def _results(
 
 
 def _rows(weight: Tensor, block: int, alignment: int) -> Tensor:
-    """Weights [O, C, J, K, L] as conv3d multiplies by them, [J*K*L*C, O]: C filled up to ``alignment``, cut in blocks
-    (0: one) that come first."""
+    """Lay weights [O, C, J, K, L] out as conv3d multiplies by them, [J*K*L*C, O].
+
+    C is filled up to ``alignment`` and cut in blocks (0: one) that come first.
+    """
     weight = F.pad(weight.permute(2, 3, 4, 1, 0), (0, 0, 0, -weight.shape[1] % alignment))
     blocks = weight.unflatten(3, (-1, block or weight.shape[3]))
     return blocks.permute(3, 0, 1, 2, 4, 5).flatten(0, 4)
@@ -165,7 +166,7 @@ def _rows(weight: Tensor, block: int, alignment: int) -> Tensor:
 def prepare_conv3d_weights(
     call: Call, *, weight_tensor: Shards | Tensor, groups: int = 1, C_in_block: int = 0, alignment: int = 32
 ) -> list[Tensor]:
-    """From the host, or from a device."""
+    """Prepare weights from the host, or from a device."""
     return call.each(lambda weight: _rows(_dense(weight.float(), groups), C_in_block, alignment), weight_tensor)
 
 
@@ -184,7 +185,7 @@ def conv3d(
     padding_mode: str = "zeros",
     groups: int = 1,
 ) -> list[Tensor]:
-    """[N, D, H, W, C] -> [N, D', H', W', O]; weights as ``prepare_conv3d_weights`` gives them, or [O, C, J, K, L]."""
+    """Convolve [N, D, H, W, C] to [N, D', H', W', O]; weights are [O, C, J, K, L] or of ``prepare_conv3d_weights``."""
     config = call.kwargs.get("config")
     if tuple(getattr(config, "dilation", None) or dilation) not in ((1, 1, 1), tuple(dilation)):
         raise call.unsupported("a dilation in the config that is not the call's")
@@ -209,8 +210,10 @@ def conv3d(
 
 
 def _conv3d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple, dilation: tuple) -> Tensor:
-    """[N, C, D, H, W] and [O, C, J, K, L] -> [N, O, D', H', W']. Sound and the like, of one pixel, are convolved in one
-    dim, in which torch is some twenty times faster."""
+    """Convolve [N, C, D, H, W] with [O, C, J, K, L] to [N, O, D', H', W'].
+
+    Sound and the like, of one pixel, are convolved in one dim, in which torch is some twenty times faster.
+    """
     if x.shape[3:] == weight.shape[3:] == (1, 1):
         y = F.conv1d(x[..., 0, 0], weight[..., 0, 0], bias, stride[0], 0, dilation[0])
         return y[..., None, None]
@@ -218,9 +221,9 @@ def _conv3d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple, dilat
 
 
 def _dense(weight: Tensor, groups: int) -> Tensor:
-    """[O, C/groups, J, K, L] -> [O, C, J, K, L]: zero where an output channel does not see an input channel."""
+    """Turn [O, C/groups, J, K, L] into [O, C, J, K, L]: zero where an output channel does not see an input channel."""
     if groups == 1:
         return weight
-    own = weight.shape[1]
-    before = [(0, 0, 0, 0, 0, 0, i * own, (groups - 1 - i) * own) for i in range(groups)]
-    return torch.cat([F.pad(part, sides) for part, sides in zip(weight.chunk(groups), before, strict=True)])
+    seen = weight.shape[1]
+    parts = enumerate(weight.chunk(groups))
+    return torch.cat([F.pad(part, (0, 0, 0, 0, 0, 0, i * seen, (groups - 1 - i) * seen)) for i, part in parts])

@@ -1,8 +1,8 @@
 """Weights as ttnn prepares them for a convolution: once, to be used by many calls.
 
 The order in which ttnn lays prepared weights out is its own, and depends on how it cuts the work. Here a weight
-[A, B, K, L] is kept as [1, 1, K*L*B, A], filled up to ttnn's shape, which every convolution of ttnn reads back. Nobody
-else can make sense of a prepared weight, neither here nor on a device.
+[A, B, K, L] is stored as [1, 1, K*L*B, A], filled up to ttnn's shape, which every convolution reads back. Nobody else
+can make sense of a prepared weight, neither here nor on a device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tt_impl.mock.storage.values import Shards
 
 
 def as_rows(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """[A, B, K, L] -> [1, 1, K*L*B, A]; a prepared one as it is. A weight of conv1d may lack a dim of size 1."""
+    """Turn [A, B, K, L] into [1, 1, K*L*B, A], unless it is prepared. A weight of conv1d may lack a dim of size 1."""
     if weight.dim() == 3 and (*weight.shape[:2], 1, *weight.shape[2:]) == shape:
         weight = weight.unsqueeze(2)
     if tuple(weight.shape) != shape:
@@ -27,13 +27,13 @@ def as_rows(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
     return weight.permute(2, 3, 1, 0).reshape(1, 1, -1, shape[0])
 
 
-def held(rows: Tensor, dtype: Any) -> Tensor:
-    """Weights as ttnn keeps them once prepared, if a dtype for that is given."""
+def stored_as(rows: Tensor, dtype: Any) -> Tensor:
+    """Round weights as ttnn stores them once prepared, if a dtype for that is given."""
     return rows if dtype is None else round_to(rows, dtype).float()
 
 
 def weight_of(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The weight as torch has it, [A, B, K, L], from its rows."""
+    """Return the weight as torch has it, [A, B, K, L], from its rows."""
     first, second, height, width = shape
     rows = height * width * second
     if tuple(weight.shape[:2]) != (1, 1) or weight.shape[2] < rows or weight.shape[3] < first:
@@ -42,7 +42,7 @@ def weight_of(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _filled_up(call: Call, value: Tensor, output: int) -> Tensor:
-    """``value`` with zeros behind it, in the shape of an output."""
+    """Return ``value`` with zeros behind it, in the shape of an output."""
     padding: list[int] = []
     for have, want in zip(reversed(value.shape), reversed(tuple(call.outputs[output].shape)), strict=True):
         if want < have:
@@ -52,7 +52,7 @@ def _filled_up(call: Call, value: Tensor, output: int) -> Tensor:
 
 
 def plain(weight: Tensor, shape: tuple[int, ...], mirrored: bool | None) -> Tensor:
-    """A weight as its owner has it, turned into [A, B, K, L].
+    """Turn a weight as its owner has it into [A, B, K, L].
 
     That of a transposed convolution is [B, A, K, L], and ``mirrored`` says whether its kernel was; None for others.
     """
@@ -65,17 +65,21 @@ def plain(weight: Tensor, shape: tuple[int, ...], mirrored: bool | None) -> Tens
 def prepared_weights(
     call: Call, weight: Shards | Tensor, shape: tuple[int, ...], output: int, mirrored: bool | None = None
 ) -> list[Tensor]:
-    """A weight as an output of the operation."""
-    return call.each(
-        lambda given: _filled_up(call, as_rows(plain(given.float(), shape, mirrored), shape), output), weight
-    )
+    """Prepare a weight as an output of the operation."""
+
+    def one(weight: Tensor) -> Tensor:
+        return _filled_up(call, as_rows(plain(weight.float(), shape, mirrored), shape), output)
+
+    return call.each(one, weight)
 
 
 def prepared_bias(call: Call, bias: Shards | Tensor, out_channels: int, output: int) -> list[Tensor]:
-    """A bias of any rank as an output of the operation."""
-    return call.each(
-        lambda given: _filled_up(call, given.float().reshape(1, 1, 1, -1)[..., :out_channels], output), bias
-    )
+    """Prepare a bias of any rank as an output of the operation."""
+
+    def one(bias: Tensor) -> Tensor:
+        return _filled_up(call, bias.float().reshape(1, 1, 1, -1)[..., :out_channels], output)
+
+    return call.each(one, bias)
 
 
 _ELSEWHERE = frozenset(
@@ -98,7 +102,7 @@ def prepare_conv_weights(
     groups: int = 1,
     **rest: Any,
 ) -> list[Tensor]:
-    """[O, C/groups, K, L], from the host or a device."""
+    """Prepare [O, C/groups, K, L], from the host or a device."""
     call.check_named(rest, _ELSEWHERE)
     return prepared_weights(call, weight_tensor, (out_channels, in_channels // groups, *kernel_size), 0)
 
@@ -115,7 +119,7 @@ def prepare_conv_transpose2d_weights(
     mirror_kernel: bool = True,
     **rest: Any,
 ) -> list[Tensor]:
-    """[C, O/groups, K, L], from the host or a device."""
+    """Prepare [C, O/groups, K, L], from the host or a device."""
     call.check_named(rest, _ELSEWHERE)
     shape = (out_channels // groups, in_channels, *kernel_size)
     return prepared_weights(call, weight_tensor, shape, 0, not mirror_kernel)
@@ -123,6 +127,6 @@ def prepare_conv_transpose2d_weights(
 
 @across("prepare_conv_bias", "prepare_conv_transpose2d_bias")
 def prepare_conv_bias(call: Call, *, bias_tensor: Shards | Tensor, out_channels: int, **rest: Any) -> list[Tensor]:
-    """[1, 1, 1, O], from the host or a device."""
+    """Prepare [1, 1, 1, O], from the host or a device."""
     call.check_named(rest, _ELSEWHERE)
     return prepared_bias(call, bias_tensor, out_channels, 0)

@@ -20,11 +20,9 @@ def _whole(dtype: ttnn.DataType) -> torch.dtype:
 
 @across("arange")
 def arange(call: Call, *limits: int, start: int | None = None, end: int | None = None, step: int = 1) -> list[Tensor]:
-    """``arange(end)`` or ``arange(start, end, step)``, as in torch."""
+    """Count as ``arange(end)`` or ``arange(start, end, step)`` in torch."""
     if end is None:
-        start, end, step = (
-            (limits[0], limits[1], (*limits, step)[2]) if len(limits) > 1 else (start or 0, *limits, step)
-        )
+        start, end, step = (*limits, step)[:3] if len(limits) > 1 else (start or 0, *limits, step)
     elif limits:
         start = limits[0]
     return call.each(lambda: torch.arange(start or 0, end, step))
@@ -67,7 +65,7 @@ def fill_rm(
     val_hi: float = 1.0,
     val_lo: float = 0.0,
 ) -> list[Tensor]:
-    """[N, C, H, W] of ``val_lo``, with ``val_hi`` in the first ``hOnes`` rows and ``wOnes`` columns."""
+    """Fill [N, C, H, W] with ``val_lo``, and with ``val_hi`` the first ``hOnes`` rows and ``wOnes`` columns."""
     value = torch.full((N, C, H, W), float(val_lo))
     value[..., :hOnes, :wOnes] = val_hi
     return call.each(lambda: value)

@@ -15,7 +15,7 @@ from tt_impl.mock.storage.values import Shards
 
 
 def cut(x: Tensor, start: Sequence[int], end: Sequence[int], step: Sequence[int] | None = None) -> Tensor:
-    """``x[start:end:step]`` in every dim, as Python cuts a list: negative places count from the end."""
+    """Cut ``x[start:end:step]`` in every dim, as Python cuts a list: negative places count from the end."""
     part = x
     for dim, (low, high, stride) in enumerate(zip(start, end, step or [1] * len(start), strict=True)):
         places = range(*slice(low, high, stride).indices(x.shape[dim]))
@@ -34,7 +34,7 @@ def _integers(values: Any) -> list[int]:
 def slice_(
     input_tensor: Tensor, *limits: Any, slice_dim: int | None = None, num_devices: int | None = None, **named: Any
 ) -> Tensor:
-    """``limits`` are the first places, the places after the last, and steps: as numbers or as tensors of numbers.
+    """Cut by ``limits``: the first places, the places after the last, and steps, as numbers or as tensors of numbers.
 
     ``slice_dim`` and ``num_devices`` say how large the result of limits in tensors is, which the output tells too.
     """
@@ -43,10 +43,8 @@ def slice_(
         values += [named.pop(name) for name in names if name in named]
     if named or len(values) not in (2, 3):
         raise TypeError(f"{sorted(named) or values} is not known")
-    start, end, *step = values
-    return cut(
-        input_tensor, _integers(start), _integers(end), _integers(step[0]) if step and step[0] is not None else None
-    )
+    start, end, step = (None if limit is None else _integers(limit) for limit in (*values, None)[:3])
+    return cut(input_tensor, start, end, step)
 
 
 @per_device("experimental.padded_slice", as_stored=True)
@@ -61,7 +59,7 @@ def padded_slice(
 
 @per_device("experimental.slice_write", as_stored=True)
 def slice_write(input_tensor: Tensor, output_tensor: Tensor, start: Any, end: Any, step: Any) -> Tensor:
-    """``output_tensor`` with ``input_tensor`` written over its part ``[start:end:step]``."""
+    """Write ``input_tensor`` over part ``[start:end:step]`` of ``output_tensor``."""
     result = output_tensor.clone()
     result[tuple(map(slice, start, end, step))] = input_tensor
     return result
@@ -69,7 +67,7 @@ def slice_write(input_tensor: Tensor, output_tensor: Tensor, start: Any, end: An
 
 @per_device("concat", as_stored=True)
 def concat(tensors: Sequence[Tensor], dim: int = 0, *, groups: int = 1) -> Tensor:
-    """With ``groups``, the first groups of all tensors come before the second groups."""
+    """Join; with ``groups``, the first groups of all tensors come before the second groups."""
     if groups == 1:
         return torch.cat(list(tensors), dim)
     parts = [x.chunk(groups, dim) for x in tensors]
@@ -82,22 +80,22 @@ def _pad_pairs(x: Tensor, pairs: Sequence[Sequence[int]], value: float) -> Tenso
 
 @per_device("pad", as_stored=True)
 def pad(input_tensor: Tensor, *args: Any, **named: Any) -> Tensor:
-    """``padding`` is (before, after) per dimension, the last ones if there are fewer than dimensions.
+    """Pad by ``padding``: (before, after) per dimension, the last ones if there are fewer than dimensions.
 
     The other form has the shape of the result and where in it the tensor starts.
     """
     names = ["padding", "value"]
     if "output_padded_shape" in named or (args and not isinstance(args[0][0], list | tuple)):
         names = ["output_padded_shape", "input_tensor_start", "value"]
-    given = dict(zip(names, args, strict=False)) | named
-    if set(given) - set(names) or len(args) > len(names):
-        raise TypeError(f"{sorted(set(given) - set(names))} is not known")
-    value = given.get("value", 0.0)
-    if "padding" in given:
-        return _pad_pairs(input_tensor, given["padding"], value)
-    shape, start = given["output_padded_shape"], given["input_tensor_start"]
-    pairs = [(s, size - s - n) for s, size, n in zip(start, shape, input_tensor.shape, strict=True)]
-    return _pad_pairs(input_tensor, pairs, value)
+    arguments = dict(zip(names, args, strict=False)) | named
+    if set(arguments) - set(names) or len(args) > len(names):
+        raise TypeError(f"{sorted(set(arguments) - set(names))} is not known")
+    if "padding" in arguments:
+        pairs = arguments["padding"]
+    else:
+        sizes = zip(arguments["input_tensor_start"], arguments["output_padded_shape"], input_tensor.shape, strict=True)
+        pairs = [(start, size - start - n) for start, size, n in sizes]
+    return _pad_pairs(input_tensor, pairs, arguments.get("value", 0.0))
 
 
 def _grown(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
@@ -106,7 +104,7 @@ def _grown(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
 
 @across("tilize_with_val_padding")
 def tilize_with_val_padding(call: Call, input_tensor: Any, output_tensor_shape: Any, pad_value: float) -> list[Tensor]:
-    """The shape that the output shows; what it holds beyond the tensor is ``pad_value``."""
+    """Grow to the shape that the output shows; what it holds beyond the tensor is ``pad_value``."""
     shape = tuple(call.outputs[0].shape)
     call.padding = pad_value
     return call.each(lambda x: _grown(x, shape, pad_value), input_tensor, rounds_once=True)
@@ -119,7 +117,7 @@ def tilize_with_zero_padding(call: Call, input_tensor: Any) -> list[Tensor]:
 
 @across("untilize_with_unpadding")
 def untilize_with_unpadding(call: Call, input_tensor: Shards, output_tensor_end: Sequence[int]) -> list[Tensor]:
-    """``output_tensor_end`` names the last place of every dim that stays, which may lie in the padding of tiles."""
+    """Cut behind ``output_tensor_end``, the last place of every dim, which may lie in the padding of tiles."""
     ends = [end + 1 for end in output_tensor_end]
     padding = call.store.padding(call.argument("input_tensor", 0), call.name)
     if padding is None and any(end > size for end, size in zip(ends, input_tensor.shape, strict=True)):
@@ -158,7 +156,7 @@ table(
 def interleaved_to_sharded_partial(
     call: Call, input_tensor: Any, grid: Any, shard_shape: Any, num_slices: int, slice_index: int, *_placement: Any
 ) -> list[Tensor]:
-    """Slice number ``slice_index`` of ``num_slices`` equal ones of the rows, all leading dims taken as rows."""
+    """Take slice ``slice_index`` of ``num_slices`` equal ones of the rows, all leading dims taken as rows."""
     shape = tuple(call.outputs[0].shape)
     return call.each(lambda x: _rows(x, num_slices)[slice_index].reshape(shape), input_tensor, rounds_once=True)
 
@@ -167,7 +165,7 @@ def interleaved_to_sharded_partial(
 def sharded_to_interleaved_partial(
     input_tensor: Tensor, cache_tensor: Tensor, num_slices: int, slice_index: int
 ) -> Tensor:
-    """``cache_tensor`` with slice number ``slice_index`` of its rows replaced."""
+    """Replace slice number ``slice_index`` of the rows of ``cache_tensor``."""
     slices = list(_rows(cache_tensor, num_slices))
     slices[slice_index] = input_tensor.reshape(slices[slice_index].shape)
     return torch.cat(slices).reshape(cache_tensor.shape)
@@ -179,7 +177,7 @@ def _rows(x: Tensor, slices: int) -> Sequence[Tensor]:
 
 @across("experimental.convert_to_hwc")
 def convert_to_hwc(call: Call, input: Any) -> list[Tensor]:
-    """[1, B, C, HW] -> [1, 1, B * HW, C]; channels that fill up a row of memory are not written."""
+    """Turn [1, B, C, HW] into [1, 1, B * HW, C]; channels that fill up a row of memory are not written."""
     channels = call.outputs[0].shape[-1]
 
     def one(x: Tensor) -> Tensor:
@@ -200,7 +198,7 @@ def fold(
     collapse_output: bool = False,
     **named: Any,
 ) -> list[Tensor]:
-    """[N, H, W, C] -> [N, H / stride_h, W / stride_w, stride_h * stride_w * C], in the shape of the output."""
+    """Fold [N, H, W, C] to [N, H / stride_h, W / stride_w, stride_h * stride_w * C], in the shape of the output."""
     if use_transpose_as_fold or any(layout) or any(named.values()):
         raise call.unsupported("use_transpose_as_fold and what belongs to it")
     shape = tuple(call.outputs[0].shape)

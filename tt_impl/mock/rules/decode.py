@@ -20,25 +20,24 @@ SKIPPED = -1
 """A position, or an entry of a page table, that says: nothing here."""
 
 
-def positions(given: Sequence[int], tensor: Tensor | None, users: int) -> list[int]:
-    """One of every user; a tensor that lies on several cores has them once per core."""
-    found = list(given) if tensor is None else tensor.reshape(-1).tolist()
-    if len(found) < users:
-        raise TypeError(f"{len(found)} positions for {users} users are not known")
-    return found[:users]
+def positions(numbers: Sequence[int], tensor: Tensor | None, users: int) -> list[int]:
+    """Return one of every user; a tensor that lies on several cores has them once per core."""
+    places = list(numbers) if tensor is None else tensor.reshape(-1).tolist()
+    if len(places) < users:
+        raise TypeError(f"{len(places)} positions for {users} users are not known")
+    return places[:users]
 
 
 def viewed(cache: Tensor, heads: int, tokens: int, size: int) -> Tensor:
-    """A paged cache as of other blocks: the same tiles in the same order, [P, heads, tokens, size].
+    """View a paged cache as of other blocks: the same tiles in the same order, [P, heads, tokens, size].
 
     Layers of different geometry share a buffer; a device finds tiles by their number within a block.
     """
     blocks, old_heads, old_tokens, old_size = cache.shape
     if (old_heads, old_tokens, old_size) == (heads, tokens, size):
         return cache
-    if old_heads * old_tokens * old_size != heads * tokens * size or any(
-        x % TILE for x in (old_tokens, old_size, tokens, size)
-    ):
+    whole_tiles = not any(x % TILE for x in (old_tokens, old_size, tokens, size))
+    if old_heads * old_tokens * old_size != heads * tokens * size or not whole_tiles:
         raise TypeError(f"a block of {cache.shape[1:]} read as {(heads, tokens, size)} is not known")
     tiles = cache.unflatten(3, (-1, TILE)).unflatten(2, (-1, TILE)).transpose(3, 4)
     tiles = tiles.reshape(blocks, heads, tokens // TILE, size // TILE, TILE, TILE)
@@ -46,7 +45,7 @@ def viewed(cache: Tensor, heads: int, tokens: int, size: int) -> Tensor:
 
 
 def unpaged(cache: Tensor, page_table: Tensor, users: int | None = None) -> Tensor:
-    """[P, Hkv, T, E] and a page table [B, S/T] -> [B, Hkv, S, E]; of a table of any rank the first ``users`` rows."""
+    """Read [B, Hkv, S, E] from [P, Hkv, T, E] by a page table [B, S/T], or by its first ``users`` rows."""
     if users is not None:
         page_table = page_table.reshape(-1, page_table.shape[-1])[:users]
     blocks = cache[page_table.clamp(min=0)]
@@ -68,21 +67,22 @@ def scaled_dot_product_attention_decode(
     sliding_window_size: int | None = None,
     share_cache: bool | None = None,
 ) -> Tensor:
-    """One query [1, B, H, E] of every user to its cache [B, Hkv, S, E], up to its position; NaN if skipped.
+    """Attend from a query [1, B, H, E] of every user to its cache [B, Hkv, S, E], up to its position; NaN if skipped.
 
     A shared cache is one of B = 1. ``attn_mask`` is [1, B or 1, H or 1, S], or as many numbers with users in front,
     [B, 1, H or 1, S]; ``attention_sink`` [H, 32] with the values in the first column.
     """
-    q, k, v, mask, sink = input_tensor_q, input_tensor_k, input_tensor_v, attn_mask, attention_sink
+    q = input_tensor_q
+    k = input_tensor_k
+    v = input_tensor_v
     users = q.shape[1]
     if not share_cache and k.shape[0] < users:
         raise TypeError(f"caches of {k.shape[0]} users for {users} without share_cache are not known")
     if not is_causal and sliding_window_size:
         raise TypeError("a sliding window without is_causal is not known")
     last = positions(cur_pos, cur_pos_tensor, users) if is_causal else [k.shape[2] - 1] * users
-    if mask is not None and mask.shape[1] == 1:
-        mask = mask.transpose(0, 1)
-    sink = None if sink is None else sink.reshape(-1, sink.shape[-1])[: q.shape[2], 0]
+    mask = attn_mask.transpose(0, 1) if attn_mask is not None and attn_mask.shape[1] == 1 else attn_mask
+    sink = None if attention_sink is None else attention_sink.reshape(-1, attention_sink.shape[-1])[: q.shape[2], 0]
     result = q.new_full((*q.shape[:3], v.shape[-1]), float("nan"))
     for user, position in enumerate(last):
         if position == SKIPPED:
@@ -108,7 +108,7 @@ def paged_scaled_dot_product_attention_decode(
     sliding_window_size: int | None = None,
     **rest: Any,
 ) -> Tensor:
-    """As above, from blocks; with ``cache_position_modulo`` the blocks are a ring, token n in place n modulo that."""
+    """Attend to blocks; with ``cache_position_modulo`` the blocks are a ring, token n in place n modulo that."""
     users = input_tensor_q.shape[1]
     k, v = (
         unpaged(geometry(cache, paged_cache_geometry, input_tensor_q.shape[-1]), page_table_tensor, users)
@@ -133,7 +133,7 @@ def paged_scaled_dot_product_attention_decode(
 
 
 def geometry(cache: Tensor, override: Any, size: int) -> Tensor:
-    """``cache`` as a ``PagedCacheGeometryOverride`` says, for heads of ``size``."""
+    """View ``cache`` as a ``PagedCacheGeometryOverride`` says, for heads of ``size``."""
     if override is None:
         return cache
     heads = override.num_kv_heads if override.num_kv_heads is not None else cache.shape[1]
@@ -149,7 +149,7 @@ def flash_multi_latent_attention_decode(
     head_dim_v: int | None = None,
     **rest: Any,
 ) -> Tensor:
-    """Decoding with latent attention: V is the first ``head_dim_v`` columns of K, unless it is given."""
+    """Decode with latent attention: V is the first ``head_dim_v`` columns of K, unless it is given."""
     v = latent_values(input_tensor_k, head_dim_v if input_tensor_v is None else input_tensor_v)
     return scaled_dot_product_attention_decode(input_tensor_q, input_tensor_k, v, **rest)
 
@@ -163,6 +163,7 @@ def paged_flash_multi_latent_attention_decode(
     page_table_tensor: Tensor | None = None,
     **rest: Any,
 ) -> Tensor:
+    """Decode with latent attention from blocks."""
     v = latent_values(input_tensor_k, head_dim_v if input_tensor_v is None else input_tensor_v)
     k, v = (unpaged(cache, page_table_tensor, input_tensor_q.shape[1]) for cache in (input_tensor_k, v))
     return scaled_dot_product_attention_decode(input_tensor_q, k, v, **rest)
@@ -182,7 +183,7 @@ def chunked_scaled_dot_product_attention(
     sliding_window_size: int | None = None,
     attention_sink: Tensor | None = None,
 ) -> Tensor:
-    """Queries [B, H, N, E] that begin at token ``chunk_start_idx`` to a paged cache, causal."""
+    """Attend from queries [B, H, N, E] that begin at token ``chunk_start_idx`` to a paged cache, causal."""
     (start,) = positions([] if chunk_start_idx is None else [chunk_start_idx], chunk_start_idx_tensor, 1)
     end = start + input_tensor_q.shape[2]
     k, v = (
@@ -207,7 +208,7 @@ def chunked_flash_mla_prefill(
     *,
     scale: float | None = None,
 ) -> Tensor:
-    """Latent attention of a chunk to a paged cache, causal."""
+    """Attend from a chunk to a paged cache, causal and latent."""
     v = latent_values(input_tensor_k, head_dim_v)
     return chunked_scaled_dot_product_attention(
         input_tensor_q, input_tensor_k, v, page_table_tensor, chunk_start_idx, scale=scale

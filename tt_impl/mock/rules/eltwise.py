@@ -20,7 +20,7 @@ Number = int | float
 
 
 def sigmoid(x: Tensor, vector_mode: int = 4, mode: Any = None) -> Tensor:
-    """Both vector modes and all accuracies are the same function."""
+    """Apply the sigmoid: both vector modes and all accuracies are the same function."""
     if vector_mode not in (2, 4):
         raise TypeError(f"vector_mode {vector_mode} is not known")
     return torch.sigmoid(x)
@@ -35,24 +35,24 @@ def selu(x: Tensor, scale: float = 1.0507, alpha: float = 1.67326) -> Tensor:
 
 
 def xielu(x: Tensor, alpha_p: float = 0.8, alpha_n: float = 0.8) -> Tensor:
-    """Positive side a parabola, negative side an exponential, with beta = 0.5 and eps = -1e-6."""
+    """Apply a parabola to the positive side, an exponential to the negative, with beta = 0.5 and eps = -1e-6."""
     negative = alpha_n * torch.expm1(x.clamp(max=-1e-6)) - alpha_n * x
     return torch.where(x > 0, alpha_p * x * x, negative) + 0.5 * x
 
 
 def exp2(x: Tensor) -> Tensor:
-    """Results too small for a normal float32 are zero."""
+    """Raise 2 to ``x``; results too small for a normal float32 are zero."""
     result = torch.exp2(x.float())
     return torch.where(result < torch.finfo(torch.float32).tiny, 0.0, result)
 
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
-    """The operand is clamped between ``eps`` and 1 - ``eps``, whichever is the smaller."""
+    """Clamp the operand between ``eps`` and 1 - ``eps``, whichever is the smaller, and take its logit."""
     return torch.logit(x if eps is None else x.clamp(min(eps, 1 - eps), max(eps, 1 - eps)))
 
 
 def prelu(x: Tensor, weight: Tensor | Number | Sequence[float]) -> Tensor:
-    """``weight`` is one number, or one per channel (dim 1)."""
+    """Scale what is negative by ``weight``: one number, or one per channel (dim 1)."""
     if isinstance(weight, list | tuple):
         (weight,) = weight
     if isinstance(weight, Tensor):
@@ -61,13 +61,13 @@ def prelu(x: Tensor, weight: Tensor | Number | Sequence[float]) -> Tensor:
 
 
 def alt_complex_rotate90(x: Tensor) -> Tensor:
-    """Pairs along the last dim (a, b) -> (-b, a): times i, if they are complex numbers."""
+    """Turn pairs along the last dim (a, b) into (-b, a): times i, if they are complex numbers."""
     pairs = x.unflatten(-1, (-1, 2))
     return torch.stack((-pairs[..., 1], pairs[..., 0]), -1).flatten(-2)
 
 
 def of_torch(names: str) -> dict[str, Callable[..., Tensor]]:
-    """Functions that torch has under the names of operations."""
+    """Return the functions that torch has under the names of operations."""
     return {name: getattr(torch, name) for name in names.split()}
 
 
@@ -164,13 +164,14 @@ def activate(x: Tensor, activation: Any) -> Tensor:
     """Apply an activation: a name ("gelu"), a ``ttnn.UnaryOpType``, that with parameters, or a ``UnaryWithParam``."""
     if activation is None:
         return x
-    kind, parameters = activation, getattr(activation, "params", ())
-    if isinstance(activation, tuple):
-        kind, *parameters = activation
+    kind, *parameters = (
+        activation if isinstance(activation, tuple) else (activation, *getattr(activation, "params", ()))
+    )
     kind = getattr(kind, "op_type", kind)
     name = (kind if isinstance(kind, str) else kind.name).lower()
     if name in ACCURACIES:
-        name, parameters = name.removesuffix("_approx"), ()
+        name = name.removesuffix("_approx")
+        parameters = []
     function = ACTIVATIONS.get(name) or UNARY.get(name)
     if function is None:
         raise TypeError(f"activation '{name}' is not known")
@@ -178,19 +179,19 @@ def activate(x: Tensor, activation: Any) -> Tensor:
 
 
 def as_numbers(result: Tensor, like: Tensor) -> Tensor:
-    """Truth values as zeros and ones of the other tensor's dtype."""
+    """Turn truth values into zeros and ones of the other tensor's dtype."""
     return result.to(like.dtype) if result.dtype == torch.bool else result
 
 
 def chain(x: Tensor, activations: Sequence[Any] | None) -> Tensor:
-    """Activations one after the other, nothing rounded in between."""
+    """Apply activations one after the other, nothing rounded in between."""
     for activation in activations or ():
         x = activate(x, activation)
     return x
 
 
 def packed(result: Tensor, *inputs: Tensor) -> Tensor:
-    """As bfloat16 leaves the vector unit: NaN that no input held has become infinity."""
+    """Return ``result`` as bfloat16 leaves the vector unit: NaN that no input held has become infinity."""
     made = result.isnan()
     for x in inputs:
         made = made & ~x.isnan()
@@ -227,7 +228,7 @@ def unary_chain(input_tensor: Tensor, ops_chain: Sequence[Any]) -> Tensor:
 
 def _gated(activation: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     def rule(input_tensor: Tensor, dim: int = -1, *, variant: Any = None) -> Tensor:
-        """The first half along ``dim`` times the activation of the second."""
+        """Multiply the first half along ``dim`` by the activation of the second."""
         value, gate = input_tensor.chunk(2, dim)
         return value * (gelu(gate, variant=variant) if variant is not None else activation(gate))
 

@@ -29,9 +29,8 @@ def group_norm(
     weight: Shards | None = None,
     bias: Shards | None = None,
 ) -> list[Tensor]:
-    """[N, 1, H*W, C]; masks tell a device which columns of a tile are of a group, and change nothing."""
-    source = call.argument("input_tensor", 0)
-    spec = source.memory_config().shard_spec
+    """Normalise [N, 1, H*W, C]; masks tell a device which columns of a tile are of a group, and change nothing."""
+    spec = call.argument("input_tensor", 0).memory_config().shard_spec
     chunk = 0 if spec is None else spec.shape[1]
 
     def normed(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -54,7 +53,7 @@ def dit_fused_distributed_groupnorm(
     bias: Shards | None = None,
     activation: Any = None,
 ) -> list[Tensor]:
-    """[N, 1, H*W/P, C] with pixels cut over the axis: statistics of all of them, then the activation."""
+    """Normalise [N, 1, H*W/P, C], pixels cut over the axis, by statistics of all of them, then activate."""
     whole = gathered(input_tensor, 2, cluster_axis)
 
     def normed(x: Tensor, pixels: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -64,7 +63,7 @@ def dit_fused_distributed_groupnorm(
 
 
 def _normed(x: Tensor, pixels: Tensor, groups: int, epsilon: float) -> Tensor:
-    """``x`` by mean and variance of every group's channels over all ``pixels``."""
+    """Normalise ``x`` by mean and variance of every group's channels over all ``pixels``."""
     by_group = pixels.unflatten(-1, (groups, -1))
     mean = by_group.mean((1, 2, 4), keepdim=True)
     variance = by_group.var((1, 2, 4), correction=0, keepdim=True)
@@ -72,7 +71,7 @@ def _normed(x: Tensor, pixels: Tensor, groups: int, epsilon: float) -> Tensor:
 
 
 def _unpadded(values: Tensor | None, channels: int, chunk: int) -> Tensor | None:
-    """``values`` of all channels: where ``chunk`` channels lie on a core, each core's begin at a new stick of 32."""
+    """Return values of all channels: where ``chunk`` channels lie on a core, each core's begin at a new stick of 32."""
     if values is None or values.numel() == channels or not chunk or channels % chunk:
         return values
     padded = chunk + -chunk % TILE

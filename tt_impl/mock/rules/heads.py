@@ -10,21 +10,19 @@ from tt_impl.mock.storage.values import Shards
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """[B, (1,) N, H*E] -> [B, H, N, E]."""
-    batch, rows = x.shape[0], x.shape[-2]
-    return x.reshape(batch, rows, heads, -1).transpose(1, 2)
+    """Turn [B, (1,) N, H*E] into [B, H, N, E]."""
+    return x.reshape(x.shape[0], x.shape[-2], heads, -1).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """[B, H, N, E] -> [B, N, H*E]."""
-    batch, _, rows, _ = x.shape
-    return x.transpose(1, 2).reshape(batch, rows, -1)
+    """Turn [B, H, N, E] into [B, N, H*E]."""
+    return x.transpose(1, 2).flatten(2)
 
 
 def _split_qkv(
     qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int | None, transposed: bool = False, tied: bool = False
 ) -> list[Tensor]:
-    """Columns [all heads of Q | all of K | all of V], K and V possibly from a tensor of their own, or one section.
+    """Split columns [all heads of Q | all of K | all of V], K and V possibly from another tensor, or one section.
 
     K and V have as many heads as Q unless ``kv_heads`` says how many; K comes out ``transposed`` if asked for. With no
     heads of K and V, all columns are Q's, and K and V come out as [B, 0, N, E].
@@ -44,12 +42,12 @@ def _split_qkv(
 
 
 def _heads_of(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int, transposed: bool) -> list[Tensor]:
-    q, k, v = split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
-    return [q, k.mT if transposed else k, v]
+    k = split_heads(k, kv_heads)
+    return [split_heads(q, heads), k.mT if transposed else k, split_heads(v, kv_heads)]
 
 
 def _split_groups(qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int | None, transposed: bool) -> list[Tensor]:
-    """Columns of one group of heads after another: [Q heads of the group | its K | its V], K and V possibly apart."""
+    """Split columns of group after group of heads: [Q heads of the group | its K | its V], K and V possibly apart."""
     kv_heads = heads if kv_heads is None else kv_heads
     shared = heads // kv_heads
     by_group = qkv.unflatten(-1, (kv_heads, -1))
@@ -57,7 +55,8 @@ def _split_groups(qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int | No
         size = by_group.shape[-1] // (shared + 2)
         q, k, v = by_group.split([shared * size, size, size], -1)
     else:
-        q, (k, v) = by_group, kv.unflatten(-1, (kv_heads, -1)).chunk(2, -1)
+        q = by_group
+        k, v = kv.unflatten(-1, (kv_heads, -1)).chunk(2, -1)
     return _heads_of(q.flatten(-2), k.flatten(-2), v.flatten(-2), heads, kv_heads, transposed)
 
 
@@ -71,7 +70,7 @@ def nlp_create_qkv_heads(
     transpose_k_heads: bool = True,
     kv_tied: bool = False,
 ) -> list[Tensor]:
-    """[B, 1, N, (H + 2 Hkv) * E] -> q [B, H, N, E], k and v [B, Hkv, N, E]; k transposed by default."""
+    """Split [B, 1, N, (H + 2 Hkv) * E] into q [B, H, N, E], k and v [B, Hkv, N, E]; k transposed by default."""
     return _split_qkv(input, input_kv, num_heads, num_kv_heads, transpose_k_heads, kv_tied)
 
 
@@ -84,7 +83,7 @@ def nlp_create_qkv_heads_boltz(
     num_kv_heads: int | None = None,
     transpose_k_heads: bool = True,
 ) -> list[Tensor]:
-    """Pairs of tokens: [1, N, N, (H + 2 Hkv) * E] -> q [H, N, N, E], k and v [Hkv, N, N, E]."""
+    """Split pairs of tokens, [1, N, N, (H + 2 Hkv) * E], into q [H, N, N, E], k and v [Hkv, N, N, E]."""
     if input.shape[0] != 1 or transpose_k_heads:
         raise TypeError("a batch, or transpose_k_heads, is not known")
     kv = None if input_kv is None else input_kv[0]
@@ -93,7 +92,7 @@ def nlp_create_qkv_heads_boltz(
 
 @across("experimental.nlp_create_qkv_heads_segformer")
 def nlp_create_qkv_heads_segformer(call: Call, input: Shards) -> tuple[list[Tensor], ...]:
-    """[B, 1, N, H * 32] -> q [B, H, N, 32]; the other two outputs are not written: NaN."""
+    """Split [B, 1, N, H * 32] into q [B, H, N, 32]; the other two outputs are not written: NaN."""
     heads = call.outputs[0].shape[1]
     rest = ([nobodys(output.shape)] * len(input) for output in call.outputs[1:])
     return call.each(lambda x: split_heads(x, heads), input), *rest
@@ -101,29 +100,23 @@ def nlp_create_qkv_heads_segformer(call: Call, input: Shards) -> tuple[list[Tens
 
 @per_device("experimental.nlp_create_q_heads_split")
 def nlp_create_q_heads_split(input: Tensor, *, num_heads: int, split_head_dim: int) -> list[Tensor]:
-    """[B, 1, N, H * E] -> heads [B, H, N, E], cut into their first ``split_head_dim`` columns and the others."""
-    heads = split_heads(input, num_heads)
-    return [heads[..., :split_head_dim], heads[..., split_head_dim:]]
+    """Split [B, 1, N, H * E] into heads [B, H, N, E], cut into the first ``split_head_dim`` columns and the others."""
+    return list(split_heads(input, num_heads).tensor_split([split_head_dim], -1))
 
 
 @per_device("experimental.create_qkv_heads")
 def create_qkv_heads(
     input: Tensor, *, num_heads: int, num_kv_heads: int | None = None, transpose_k_heads: bool = True
 ) -> list[Tensor]:
-    """[B, 1, N, (H + 2 Hkv) * E], group after group, -> q [B, H, N, E], k and v [B, Hkv, N, E]."""
+    """Split [B, 1, N, (H + 2 Hkv) * E], group after group, into q [B, H, N, E], k and v [B, Hkv, N, E]."""
     return _split_groups(input, None, num_heads, num_kv_heads, transpose_k_heads)
 
 
 @per_device("experimental.create_qkv_heads_from_separate_tensors")
 def create_qkv_heads_from_separate_tensors(
-    input: Tensor,
-    input_kv: Tensor,
-    *,
-    num_heads: int,
-    num_kv_heads: int | None = None,
-    transpose_k_heads: bool = True,
+    input: Tensor, input_kv: Tensor, *, num_heads: int, num_kv_heads: int | None = None, transpose_k_heads: bool = True
 ) -> list[Tensor]:
-    """As ``create_qkv_heads``, with K and V of each group in a tensor of their own."""
+    """Split as ``create_qkv_heads``, with K and V of each group in a tensor of their own."""
     return _split_groups(input, input_kv, num_heads, num_kv_heads, transpose_k_heads)
 
 
@@ -138,7 +131,7 @@ def split_query_key_value_and_split_heads(
     transpose_key: bool = True,
     use_falcon7b_backend: bool = False,
 ) -> tuple[list[Tensor], ...]:
-    """[B, N, (H + 2 Hkv) * E] -> q [B, H, N, E], k and v [B, Hkv, N, E]; k transposed by default.
+    """Split [B, N, (H + 2 Hkv) * E] into q [B, H, N, E], k and v [B, Hkv, N, E]; k transposed by default.
 
     The columns of a sharded input are those of ``create_qkv_heads``: group after group.
     """
@@ -174,7 +167,7 @@ def nlp_create_qkv_heads_decode(
     batch_offset: Tensor | None = None,
     slice_size: int | None = None,
 ) -> list[Tensor]:
-    """One token of B users, [1, 1, B, (H + 2 Hkv) * E] -> q [1, B, H, E], k and v [1, B, Hkv, E].
+    """Split one token of B users, [1, 1, B, (H + 2 Hkv) * E], into q [1, B, H, E], k and v [1, B, Hkv, E].
 
     With a ``slice_size``, that many users from ``batch_offset`` on.
     """
@@ -186,6 +179,6 @@ def nlp_create_qkv_heads_decode(
 
 @per_device("experimental.nlp_concat_heads_decode")
 def nlp_concat_heads_decode(input_tensor: Tensor, *, num_heads: int) -> Tensor:
-    """[1, B, >= H, E] -> [1, 1, max(B, 32), H*E]; what lies behind the rows of the users is not written: NaN."""
+    """Join [1, B, >= H, E] to [1, 1, max(B, 32), H*E]; what lies behind the rows of the users is not written: NaN."""
     rows = input_tensor[:, :, :num_heads].flatten(2).unsqueeze(1)
     return F.pad(rows, (0, 0, 0, max(0, TILE - rows.shape[2])), value=float("nan"))

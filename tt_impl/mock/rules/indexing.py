@@ -26,7 +26,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 
 @per_device("scatter")
 def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str | None = None) -> Tensor:
-    """Without ``reduce`` no place may be named twice: which value stays, nobody says."""
+    """Scatter; without ``reduce`` no place may be named twice: which value stays, nobody says."""
     source = src.to(input.dtype)
     if reduce is not None:
         return torch.scatter_reduce(input, dim, index, source, REDUCTIONS[reduce])
@@ -35,7 +35,7 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str 
 
 
 def _only_once(index: Tensor, dim: int) -> None:
-    """Refuses an index that names a place along ``dim`` twice, where one value would replace the other."""
+    """Refuse an index that names a place along ``dim`` twice, where one value would replace the other."""
     if bool((index.sort(dim).values.diff(dim=dim) == 0).any()):
         raise TypeError("an index that names a place twice is not known: which value stays, nobody says")
 
@@ -45,13 +45,13 @@ table({"scatter_add": lambda input, dim, index, src: torch.scatter_add(input, di
 
 @per_device("tosa_gather", as_stored=True)
 def tosa_gather(input: Tensor, index: Tensor) -> Tensor:
-    """[N, K, C] and [N, W] -> [N, W, C]."""
+    """Gather from [N, K, C] by [N, W]: [N, W, C]."""
     return torch.gather(input, 1, index[..., None].expand(*index.shape, input.shape[2]))
 
 
 @per_device("tosa_scatter", as_stored=True)
 def tosa_scatter(input: Tensor, index: Tensor, src: Tensor) -> Tensor:
-    """[N, K, C], with the rows that [N, W] names, each once, replaced by [N, W, C]."""
+    """Replace rows of [N, K, C] that [N, W] names, each once, by [N, W, C]."""
     _only_once(index, 1)
     return torch.scatter(input, 1, index[..., None].expand(*index.shape, input.shape[2]), src.to(input.dtype))
 
@@ -63,28 +63,28 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Number) -> Tensor:
 
 @per_device("indexed_fill", as_stored=True)
 def indexed_fill(batch_id: Tensor, input_tensor_a: Tensor, input_tensor_b: Tensor, *, dim: int = 0) -> Tensor:
-    """``input_tensor_a`` with the entries of ``dim`` that ``batch_id`` names replaced by those of the other tensor."""
+    """Replace the entries of ``dim`` that ``batch_id`` names by those of the other tensor."""
     _only_once(batch_id.flatten(), 0)
     return torch.index_copy(input_tensor_a, dim, batch_id.flatten(), input_tensor_b)
 
 
 @across("nonzero")
 def nonzero(call: Call, input_tensor: Any) -> tuple:
-    """How many values are not zero, as the first of [1, 1, 1, 8], and their places (n, c, h, w) one after the other.
+    """Count what is not zero, in the first of [1, 1, 1, 8], and list the places (n, c, h, w) one after the other.
 
     What lies behind the count and behind the places is not written.
     """
     count_shape, places_shape = (tuple(t.shape) for t in call.outputs)
 
     def one(x: Tensor) -> tuple[Tensor, Tensor]:
-        found = torch.nonzero(x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)))
-        return _first(torch.tensor([len(found)]), count_shape), _first(found.flatten(), places_shape)
+        places = torch.nonzero(x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)))
+        return _first(torch.tensor([len(places)]), count_shape), _first(places.flatten(), places_shape)
 
     return columns(call.each(one, input_tensor))
 
 
 def _first(values: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A tensor of uint32 that begins with ``values``; the rest is what unwritten memory reads as here."""
+    """Make a tensor of uint32 that begins with ``values``; the rest is what unwritten memory reads as here."""
     result = torch.full((math.prod(shape),), UNWRITTEN, dtype=torch.int64)
     result[: values.numel()] = values
     return result.reshape(shape)
@@ -94,7 +94,7 @@ def _first(values: Tensor, shape: tuple[int, ...]) -> Tensor:
 def embedding(
     input_tensor: Tensor, weight: Tensor, *, padding_idx: int | None = None, embeddings_type: Any = None
 ) -> Tensor:
-    """Ids [.., S] and table [V, D] -> [.., S, D]; a padding id keeps the row it has in the table.
+    """Look ids [.., S] up in a table [V, D]: [.., S, D]; a padding id keeps the row it has in the table.
 
     ``embeddings_type`` says what a device may keep of the table in its memory; the rows are the same.
     """
@@ -103,7 +103,7 @@ def embedding(
 
 @across("embedding_bw")
 def embedding_bw(call: Call, input_tensor: Any, weight_tensor: Any, output_gradient_tensor: Any) -> list[Tensor]:
-    """Ids [B, S] and gradients [1, 1, B * S, D] -> gradients of the table [1, 1, V, D]: the sums by id."""
+    """Sum gradients [1, 1, B * S, D] by ids [B, S] to those of the table, [1, 1, V, D]."""
     shape = tuple(call.outputs[0].shape)
 
     def one(ids: Tensor, gradient: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def embedding_bw(call: Call, input_tensor: Any, weight_tensor: Any, output_gradi
 
 @per_device("moreh_getitem", as_stored=True)
 def moreh_getitem(input: Tensor, index_tensors: Sequence[Tensor], index_dims: Sequence[int]) -> Tensor:
-    """As ``input[:, index]`` in torch: one list of places for each of ``index_dims``."""
+    """Index as ``input[:, index]`` in torch: one list of places for each of ``index_dims``."""
     places: list[Any] = [slice(None)] * input.dim()
     for dim, index in zip(index_dims, index_tensors, strict=True):
         places[dim] = index.flatten().long()
@@ -132,5 +132,5 @@ def plus_one(input_tensor: Tensor, skip_negative_entries: bool = False) -> Tenso
 
 @per_device("experimental.isin")
 def isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """uint32 with all bits set where an element is among the others, or is not with ``invert``."""
+    """Set all bits of uint32 where an element is among the others, or is not with ``invert``."""
     return torch.isin(elements, test_elements, invert=invert).to(torch.int64) * (2**32 - 1)

@@ -28,14 +28,15 @@ def reshard(input_tensor: Tensor, *_placement: Any, output_memory_config: Any = 
 def interleaved_to_sharded(
     input_tensor: Tensor, *_placement: Any, keep_l1_aligned: bool = False, **_named: Any
 ) -> Tensor:
-    """``keep_l1_aligned`` pads the rows of a shard in memory."""
+    """Return the values; ``keep_l1_aligned`` pads the rows of a shard in memory."""
     return input_tensor
 
 
 @across("to_layout")
 def to_layout(call: Call, tensor: Shards, *_layout: Any) -> list[Tensor]:
-    """Rows become tiles that are filled up with ``pad_value``, zero unless it is given."""
-    source, (out,) = call.argument("tensor", 0), call.outputs
+    """Turn rows into tiles that are filled up with ``pad_value``, zero unless it is given."""
+    source = call.argument("tensor", 0)
+    (out,) = call.outputs
     if source.layout == ttnn.ROW_MAJOR_LAYOUT and out.layout == ttnn.TILE_LAYOUT:
         call.padding = call.kwargs.get("pad_value") or 0.0
     return call.each(lambda x: x, tensor, rounds_once=True)
@@ -43,9 +44,9 @@ def to_layout(call: Call, tensor: Shards, *_layout: Any) -> list[Tensor]:
 
 @across("typecast", pure=True)
 def typecast(call: Call, input_tensor: Shards, *_dtypes: Any) -> list[Tensor]:
-    """Between integers and floats as :func:`tt_impl.mock.storage.dtypes.typecast` says."""
-    source, target = input_tensor.dtype, call.outputs[0].dtype
-    return call.each(lambda x: dtypes.typecast(x, source, target), input_tensor)
+    """Cast as :func:`tt_impl.mock.storage.dtypes.typecast` says."""
+    target = call.outputs[0].dtype
+    return call.each(lambda x: dtypes.typecast(x, input_tensor.dtype, target), input_tensor)
 
 
 @per_device("move", "tilize", "untilize", as_stored=True)
@@ -55,7 +56,7 @@ def moved(input_tensor: Tensor) -> Tensor:
 
 @per_device("reshape", "Tensor.reshape", as_stored=True)
 def reshape(input_tensor: Tensor, *sizes: Any, **named: Any) -> Tensor:
-    """The shape is one sequence or the sizes themselves; a second sequence is the shape with padding."""
+    """Reshape: the shape is one sequence or the sizes themselves; a second sequence is the shape with padding."""
     shape = named.pop("shape", None) or named.pop("logical_shape", None)
     named.pop("padded_shape", None)
     if named:
@@ -99,14 +100,14 @@ table(
 
 @across("fill_implicit_tile_padding")
 def fill_implicit_tile_padding(call: Call, input_tensor: Shards, fill_value: float) -> list[Tensor]:
-    """The values stay; what fills the tiles beyond the shape is known from now on."""
+    """Return the values; what fills the tiles beyond the shape is known from now on."""
     call.padding = fill_value
     return call.each(lambda x: x, input_tensor, rounds_once=True)
 
 
 @per_device("upsample")
 def upsample(input_tensor: Tensor, scale_factor: int | Sequence[int], *, mode: str = "nearest") -> Tensor:
-    """[N, H, W, C] -> [N, H*s, W*s, C], nearest."""
+    """Repeat pixels: [N, H, W, C] -> [N, H*s, W*s, C]."""
     if mode != "nearest":
         raise TypeError(f"mode '{mode}' is not known")
     scale = (scale_factor, scale_factor) if isinstance(scale_factor, int) else tuple(scale_factor)

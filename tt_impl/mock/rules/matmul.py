@@ -25,17 +25,17 @@ def product(
     a: Tensor, b: Tensor, bias: Tensor | None = None, *, transpose_a: bool = False, transpose_b: bool = False,
     activation: Any = None, program_activation: Any = None,
 ) -> Tensor:  # fmt: skip
-    """``a @ b + bias``, then the activation of the program config, then that of the argument.
+    """Compute ``a @ b + bias``, then the activation of the program config, then that of the argument.
 
     The result is bfloat16 where the operands are and nothing follows the product, else float32.
     """
-    a = a.transpose(-1, -2) if transpose_a else a
-    b = b.transpose(-1, -2) if transpose_b else b
+    a = a.mT if transpose_a else a
+    b = b.mT if transpose_b else b
     if a.dtype == torch.bfloat16:
         whole = _of_one_matrix(a, b, bias) if activation is None and program_activation is None else None
         if whole is not None:
             return whole
-        a, b, bias = a.float(), b.float(), None if bias is None else bias.float()
+        a, b, bias = (None if x is None else x.float() for x in (a, b, bias))
     whole = torch.matmul(a, b)
     whole = whole if bias is None else whole + bias
     if a.numel() == 0 or b.numel() == 0:
@@ -44,7 +44,7 @@ def product(
 
 
 def _of_one_matrix(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor | None:
-    """``a @ b + bias`` of one matrix ``b`` and a row, added in float32 and rounded once; None for other operands."""
+    """Compute ``a @ b + bias`` of one matrix ``b`` and a row, in float32 and rounded once; None for other operands."""
     rows = bias is None or bias.numel() == bias.shape[-1]
     if not rows or min(a.dim(), b.dim()) < 2 or b.numel() != math.prod(b.shape[-2:]):
         return None
@@ -65,7 +65,7 @@ def matmul(
     in0_column_offset: int | None = None,
     **transposed: bool,
 ) -> list[Tensor]:
-    """Products of [.., M, K] and [.., K, N]; bias [N], [M, N] or of as many batches as the product.
+    """Multiply [.., M, K] and [.., K, N]; bias [N], [M, N] or of as many batches as the product.
 
     ``in0_column_offset`` is the first of the K columns that are read of a wider ``input_tensor_a``.
     """
@@ -87,7 +87,7 @@ def matmul(
 
 
 def _check_bias(call: Call, bias: Shards, weight: Shards, program_activation: Any) -> None:
-    """A bias of one tile of rows is added by the program; any other after it, so behind the program's activation."""
+    """Refuse an activation of the program before a bias that it does not add: of more than one tile of rows."""
     rows = bias.shape[-2] if len(bias.shape) > 1 else 1
     batched = any(size > 1 for shape in (bias.shape, weight.shape) for size in shape[:-2])
     in_program = isinstance(call.kwargs.get("program_config"), ttnn.MatmulMultiCoreReuseProgramConfig)
@@ -96,7 +96,7 @@ def _check_bias(call: Call, bias: Shards, weight: Shards, program_activation: An
 
 
 def _with_ones(value: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """``value`` with as many leading dims of size 1 as ``shape`` has; ttnn keeps those of operands and bias."""
+    """Return ``value`` with as many leading dims of size 1 as ``shape`` has; ttnn keeps those of operands and bias."""
     whole = (1,) * (len(shape) - value.dim()) + tuple(value.shape)
     extra = len(whole) - len(shape)
     return value.reshape(shape) if whole[extra:] == shape and set(whole[:extra]) <= {1} else value
@@ -104,15 +104,9 @@ def _with_ones(value: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 @across("addmm")
 def addmm(
-    call: Call,
-    input_tensor: Shards,
-    mat1_tensor: Shards,
-    mat2_tensor: Shards,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
+    call: Call, input_tensor: Shards, mat1_tensor: Shards, mat2_tensor: Shards, *, alpha: float = 1.0, beta: float = 1.0
 ) -> list[Tensor]:
-    """beta * input + alpha * (mat1 @ mat2); with a beta of 0 the input is not read."""
+    """Compute beta * input + alpha * (mat1 @ mat2); with a beta of 0 the input is not read."""
 
     def added(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
         whole = alpha * torch.matmul(a, b)
@@ -123,7 +117,7 @@ def addmm(
 
 @per_device("outer")
 def outer(input_tensor_a: Tensor, input_tensor_b: Tensor) -> Tensor:
-    """[.., N] and [.., M] -> [.., N, M]."""
+    """Multiply each of [.., N] with each of [.., M]: [.., N, M]."""
     return input_tensor_a.unsqueeze(-1) * input_tensor_b.unsqueeze(-2)
 
 
@@ -139,7 +133,7 @@ def sparse_matmul(
     is_input_b_sparse: bool = True,
     program_activation: Any = None,
 ) -> list[Tensor]:
-    """Experts' products, zero where ``sparsity`` is.
+    """Multiply for experts; the product is zero where ``sparsity`` is.
 
     b sparse: [A, B, M, K] @ [1, E, K, N] -> [A, B, 1, E, M, N], sparsity [A, B, 1, E]; both: [1, E, M, K] -> [1, E, M,
     N], sparsity [1, 1, 1, E]; a sparse: [A, E, M, K] -> [A, E, M, N], sparsity [1, 1, A, E]. An optional output of
@@ -151,11 +145,13 @@ def sparse_matmul(
     wanted = tuple(call.outputs[0].shape)
 
     def multiplied(a: Tensor, b: Tensor, chosen: Tensor) -> Tensor:
-        used, count = chosen != 0, int((chosen != 0).sum())
+        used = chosen != 0
+        count = int(used.sum())
         if nnz is not None and nnz != count:
             raise call.unsupported(f"nnz {nnz} where {count} values of sparsity are not zero, which hangs a device")
         if is_input_a_sparse:
-            whole, used = torch.matmul(a, b), used.reshape(*a.shape[:2], 1, 1)
+            whole = torch.matmul(a, b)
+            used = used.reshape(*a.shape[:2], 1, 1)
         else:
             whole = torch.matmul(a[:, :, None, None], b)
             used = used.reshape(*a.shape[:2], 1, -1, 1, 1)
@@ -169,13 +165,13 @@ def sparse_matmul(
 
 @per_device("experimental.attn_matmul")
 def attn_matmul(input_tensor_a: Tensor, input_tensor_b: Tensor) -> Tensor:
-    """[1, H, B, K] and [B, 1, K, N] -> [1, H, B, N]: every user's row with a matrix of its own."""
+    """Multiply [1, H, B, K] and [B, 1, K, N] to [1, H, B, N]: every user's row with a matrix of its own."""
     return torch.matmul(input_tensor_a.transpose(0, 2), input_tensor_b).transpose(0, 2)
 
 
 @per_device("experimental.group_attn_matmul")
 def group_attn_matmul(input_tensor_a: Tensor, input_tensor_b: Tensor) -> Tensor:
-    """As ``attn_matmul`` with [B, Hkv, K, N], each matrix for H / Hkv heads after each other."""
+    """Multiply as ``attn_matmul`` with [B, Hkv, K, N], each matrix for H / Hkv heads after each other."""
     shared = input_tensor_b.repeat_interleave(input_tensor_a.shape[1] // input_tensor_b.shape[1], 1)
     return torch.einsum("qhbk,bhkn->qhbn", input_tensor_a, shared)
 
@@ -184,7 +180,6 @@ def group_attn_matmul(input_tensor_a: Tensor, input_tensor_b: Tensor) -> Tensor:
 def attn_matmul_from_cache(
     input_tensor_a: Tensor, input_tensor_b: Tensor, *, num_tokens: int, transpose_hw: bool
 ) -> Tensor:
-    """``attn_matmul`` with the first tokens, whole tiles of them, of a cache [B, 1, S, E]."""
+    """Do ``attn_matmul`` with the first tokens, whole tiles of them, of a cache [B, 1, S, E]."""
     read = input_tensor_b[:, :, : -(-num_tokens // TILE) * TILE]
-    read = read.transpose(-1, -2) if transpose_hw else read
-    return attn_matmul(input_tensor_a, read)
+    return attn_matmul(input_tensor_a, read.mT if transpose_hw else read)

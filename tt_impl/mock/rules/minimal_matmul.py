@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.collectives import gathered, reduced, scattered
+from tt_impl.mock.rules.collectives import gathered, reduced_and_scattered
 from tt_impl.mock.rules.matmul import product
 from tt_impl.mock.rules.registry import SUMS_BFLOAT16, TILE, Call, across, columns, per_device
 from tt_impl.mock.storage.dtypes import round_to
@@ -20,7 +20,7 @@ from tt_impl.mock.storage.values import Shards
 
 
 def _joined(parts: Tensor | Sequence[Tensor]) -> Tensor:
-    """Minimal matmul takes its input's columns in one piece or as (prefix, suffix), the prefix filled up to a tile."""
+    """Join minimal matmul's input, whose columns may come as (prefix, suffix), the prefix filled up to a tile."""
     if isinstance(parts, Tensor):
         return parts
     prefix, suffix = parts
@@ -28,7 +28,7 @@ def _joined(parts: Tensor | Sequence[Tensor]) -> Tensor:
 
 
 def _swiglu(x: Tensor) -> Tensor:
-    """silu(gate) * up of columns that come as [a tile of gate | a tile of up] after each other."""
+    """Compute silu(gate) * up of columns that come as [a tile of gate | a tile of up] after each other."""
     gate, up = x.unflatten(-1, (-1, 2, TILE)).unbind(-2)
     return (F.silu(gate) * up).flatten(-2)
 
@@ -60,7 +60,7 @@ def minimal_matmul_split(
     fused_activation: Any = None,
     fuse_swiglu: bool = False,
 ) -> list[Tensor]:
-    """[M, K] @ [K, chunks * N] -> ``chunks`` tensors [M, N]."""
+    """Multiply [M, K] @ [K, chunks * N] to ``chunks`` tensors [M, N]."""
     whole = minimal_matmul(
         input_tensor, weight_tensor, bias_tensor, fused_activation=fused_activation, fuse_swiglu=fuse_swiglu
     )
@@ -76,13 +76,13 @@ def dit_minimal_matmul_addcmul_fused(
     addcmul_input_tensor2: Tensor,
     bias_tensor: Tensor | None = None,
 ) -> Tensor:
-    """residual + scalar * (x @ w + bias) * gate: the end of a diffusion transformer's branch."""
+    """Compute residual + scalar * (x @ w + bias) * gate: the end of a diffusion transformer's branch."""
     product = minimal_matmul(matmul_input_tensor, matmul_weight_tensor, bias_tensor)
     return _with_residual(product, addcmul_input_tensor1, addcmul_input_tensor2, scalar)
 
 
 def _with_residual(x: Tensor, residual: Tensor | None, gate: Tensor | None, scalar: float | None) -> Tensor:
-    """residual + scalar * x * gate, where a residual is given."""
+    """Compute residual + scalar * x * gate, where a residual is given."""
     if residual is None:
         return x
     return residual + (1.0 if scalar is None else scalar) * x * gate
@@ -138,7 +138,7 @@ def minimal_matmul_strided_reduce_scatter_async(
     addcmul_input_tensor1: Shards | None = None,
     addcmul_input_tensor2: Shards | None = None,
 ) -> tuple[list[Tensor], ...]:
-    """[.., K/P] @ [K/P, N], summed over the axis and cut along ``dim``: (products, residual + scalar * part * gate)."""
+    """Sum [.., K/P] @ [K/P, N] over the axis, cut along ``dim``: (products, residual + scalar * part * gate)."""
     if not isinstance(input_tensor, Shards):
         raise call.unsupported("an input in two parts")
 
@@ -164,7 +164,7 @@ def matmul_reduce_scatter_async(
     bias: Shards | None = None,
     **how: Any,
 ) -> tuple[list[Tensor], ...]:
-    """(products, their sum over all devices cut along ``dim``); the intermediate buffer is left to nobody."""
+    """Return (products, their sum over all devices cut along ``dim``); the intermediate buffer is left to nobody."""
     if dim is None:
         dim = next(a for a in buffers_and_dim if isinstance(a, int))
 
@@ -180,7 +180,6 @@ def matmul_reduce_scatter_async(
 def _summed_and_cut(
     call: Call, products: list[Tensor], mesh_shape: tuple[int, int], dim: int, cluster_axis: int | None
 ) -> list[Tensor]:
-    """The reduce-scatter of products that are rounded to the dtype of the operation's first output."""
+    """Reduce and scatter products, rounded to the dtype of the operation's first output."""
     rounded = call.each(lambda product: round_to(product, call.outputs[0].dtype), products)
-    held = Shards(rounded, rounded[0].shape, mesh_shape)
-    return scattered(reduced(held, cluster_axis), held.groups(cluster_axis), dim)
+    return reduced_and_scattered(Shards(rounded, rounded[0].shape, mesh_shape), cluster_axis, dim)

@@ -18,14 +18,14 @@ _DIMS = (1, 2)
 
 
 def _token_dim(call: Call, dim: int | None) -> int:
-    """Where tokens are joined: 1 (batch) or 2 (sequence)."""
+    """Return the dim along which tokens are joined: 1 (batch) or 2 (sequence)."""
     if dim not in _DIMS:
         raise call.unsupported(f"tokens joined or cut along dim {dim}")
     return dim
 
 
 def _by_device(x: Shards, cluster_axis: int | None, values: Callable[[int, list[int]], Tensor]) -> list[Tensor]:
-    """``values(device, its group)`` for every device."""
+    """Call ``values(device, its group)`` for every device."""
     result: dict[int, Tensor] = {}
     for group in x.groups(cluster_axis):
         for device in group:
@@ -43,8 +43,11 @@ def all_to_all_dispatch(
     cluster_axis: int | None = None,
     output_concat_dim: int | None = 1,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """[B, S, 1, H] and [B, S, 1, K] (or with the dims of 1 and S exchanged) -> the tokens of a group of devices,
-    [1, B*D, S, H], of those experts that a device has, and all experts chosen, [1, B*D, S, K]."""
+    """Send [B, S, 1, H] by [B, S, 1, K] (or with the dims of 1 and S exchanged) to the devices of the experts.
+
+    Returns the tokens of a group of devices, [1, B*D, S, H], of those experts that a device has, and all experts
+    chosen, [1, B*D, S, K].
+    """
     dim = _token_dim(call, output_concat_dim) - 1
 
     def joined(x: Shards, group: list[int]) -> Tensor:
@@ -72,8 +75,10 @@ def all_to_all_combine(
     output_shard_dim: int | None = 1,
     cluster_axis: int | None = None,
 ) -> list[Tensor]:
-    """[E, B, S, H], what a device's experts made of all tokens of its group, and [1, B, S, K], the experts chosen ->
-    [K, B/D, S, H]: of a device's own tokens what each of their experts made, on whatever device of the group it is."""
+    """Send [E, B, S, H], what a device's experts made of all tokens of its group, back by [1, B, S, K], those chosen.
+
+    Returns [K, B/D, S, H]: of a device's tokens what each of their experts made, on whatever device of the group.
+    """
     if local_reduce:
         raise call.unsupported("local_reduce, whose rows depend on which expert a device takes first")
     dim = _token_dim(call, output_shard_dim)

@@ -18,8 +18,9 @@ from tt_impl.mock.storage.values import Shards
 
 
 def _row(values: Tensor, x: Tensor) -> Tensor:
-    """A value for each column of ``x``, without what fills the last stick of 32."""
-    row, size = values.reshape(-1), x.shape[-1]
+    """Return a value for each column of ``x``, without what fills the last stick of 32."""
+    row = values.reshape(-1)
+    size = x.shape[-1]
     if values.shape[-1] == TILE and row.numel() == size + -size % TILE:
         return row[:size]
     if row.numel() != size:
@@ -40,7 +41,7 @@ def affine(
 
 
 def rms(x: Tensor, epsilon: float, row: Tensor | None = None) -> Tensor:
-    """RMS norm; ``row`` are the columns whose mean square counts, where ``x`` has only some of them."""
+    """Apply RMS norm; ``row`` are the columns whose mean square counts, where ``x`` has only some of them."""
     return x * torch.rsqrt((x if row is None else row).square().mean(-1, keepdim=True) + epsilon)
 
 
@@ -51,7 +52,8 @@ def check_reciprocals(call: Call, table: Shards | None) -> None:
     """
     if table is None:
         return
-    source, width = call.argument("input_tensor", 0), table.shape[-1]
+    source = call.argument("input_tensor", 0)
+    width = table.shape[-1]
     spec = source.memory_config().shard_spec
     columns = source.shape[-1] if spec is None else spec.shape[1]
     right = 1 / torch.arange(1, width + 1)
@@ -102,8 +104,10 @@ def dit_rms_norm_unary_fused(
     *,
     activation: Any = None,
 ) -> Tensor:
-    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
-    return activate(affine(rms(x, epsilon), weight, bias), activation)
+    normed = rms_norm(
+        input_tensor, epsilon=epsilon, weight=weight, bias=bias, residual_input_tensor=residual_input_tensor
+    )
+    return activate(normed, activation)
 
 
 @across("batch_norm")
@@ -120,7 +124,7 @@ def batch_norm(
     bias: Shards | None = None,
     output: Shards | None = None,
 ) -> list[Tensor]:
-    """[N, C, H, W] by the statistics of every channel, [1, C, 1, 1]: those given, or in training its own.
+    """Normalise [N, C, H, W] by the statistics of every channel, [1, C, 1, 1]: those given, or in training its own.
 
     Training moves the running statistics by ``momentum`` towards the batch's, the variance without correction.
     """
@@ -130,7 +134,7 @@ def batch_norm(
     elif running_mean is None or running_var is None:
         raise call.unsupported("evaluation without running_mean and running_var")
     else:
-        means, variances = ([held[i] for i in range(len(held))] for held in (running_mean, running_var))
+        means, variances = map(list, (running_mean, running_var))
 
     def normed(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         return affine((x - mean) * torch.rsqrt(variance + eps), weight, bias, lambda channels, _: channels)

@@ -19,6 +19,7 @@ Legend: N rows, D local columns, H heads, E columns of a head.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,15 +34,19 @@ from tt_impl.mock.storage.values import Shards
 
 
 def tiles_of(*columns: Tensor) -> Tensor:
-    """One tile per quantity [.., N, 1], its value in the tile's first column."""
+    """Lay out one tile per quantity [.., N, 1], its value in the tile's first column."""
     return torch.cat([F.pad(column, (0, TILE - 1)) for column in columns], -1)
 
 
 def quantities(stats: Tensor, count: int) -> tuple[list[Tensor], int]:
-    """``count`` quantities as [.., N, P] over the P ranks whose statistics lie side by side."""
+    """Return ``count`` quantities as [.., N, P] over the P ranks whose statistics lie side by side."""
     ranks = stats.shape[-1] // (count * TILE)
     by_rank = stats.reshape(*stats.shape[:-1], ranks, count, TILE)[..., 0]
     return [by_rank[..., i] for i in range(count)], ranks
+
+
+def _is_sharded(call: Call) -> bool:
+    return call.argument("input_tensor", 0).is_sharded()
 
 
 def _by_welford(call: Call) -> bool:
@@ -49,29 +54,25 @@ def _by_welford(call: Call) -> bool:
 
 
 def _with_residual(call: Call, x: Shards, residual: Shards | None) -> list[Tensor]:
-    """The sum of both: of a sharded input as its own buffer holds it afterwards, else as bfloat16 on its way."""
+    """Add both: a sharded input as its own buffer holds the sum afterwards, else as bfloat16 on its way."""
     if residual is None:
-        return [x[device] for device in range(len(x))]
+        return list(x)
     total = call.each(lambda a, b: a + b, x, residual)
     source = call.argument("input_tensor", 0)
-    if source.is_sharded():
+    if _is_sharded(call):
         call.store.write(source, total, call.name)
-        stored = call.store.read(source, call.name)
-        return [stored[device] for device in range(len(stored))]
+        return list(call.store.read(source, call.name))
     return total if source.dtype == ttnn.float32 else call.each(lambda both: both.bfloat16().float(), total)
 
 
 @across("layer_norm_pre_all_gather")
 def layer_norm_pre_all_gather(
-    call: Call,
-    input_tensor: Shards,
-    *,
-    residual_input_tensor: Shards | None = None,
-    recip_tensor: Shards | None = None,
+    call: Call, input_tensor: Shards, *, residual_input_tensor: Shards | None = None, recip_tensor: Shards | None = None
 ) -> list[Tensor]:
     check_reciprocals(call, recip_tensor)
     total = _with_residual(call, input_tensor, residual_input_tensor)
-    sharded, welford = call.argument("input_tensor", 0).is_sharded(), _by_welford(call)
+    sharded = _is_sharded(call)
+    welford = _by_welford(call)
 
     def stats(x: Tensor) -> Tensor:
         mean = x.mean(-1, keepdim=True)
@@ -84,29 +85,46 @@ def layer_norm_pre_all_gather(
     return call.each(stats, total)
 
 
-@across("layer_norm_post_all_gather")
-def layer_norm_post_all_gather(
-    call: Call,
-    input_tensor: Shards,
-    stats: Shards,
-    *,
-    epsilon: float = 1e-12,
-    weight: Shards | None = None,
-    bias: Shards | None = None,
-) -> list[Tensor]:
-    sharded, welford = call.argument("input_tensor", 0).is_sharded(), _by_welford(call)
+def _post(name: str, normed: Callable[[Call, Tensor, Tensor, float], Tensor]) -> None:
+    """Register the last step of a norm: ``normed`` of local columns by the statistics of all ranks, then weights."""
 
-    def normed(x: Tensor, stats: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        if welford and not sharded:
-            return affine(normed_by_moments(x, stats, epsilon), weight, bias)
-        (first, second), ranks = quantities(stats, 2)
-        if sharded:
-            mean, mean_square = first.mean(-1, keepdim=True), second.mean(-1, keepdim=True)
-        else:
-            mean_square, mean = (part.sum(-1, keepdim=True) / (ranks * x.shape[-1]) for part in (first, second))
-        return affine((x - mean) * torch.rsqrt(mean_square - mean.square() + epsilon), weight, bias)
+    def rule(
+        call: Call,
+        input_tensor: Shards,
+        stats: Shards,
+        *,
+        epsilon: float = 1e-12,
+        weight: Shards | None = None,
+        bias: Shards | None = None,
+    ) -> list[Tensor]:
+        def finished(x: Tensor, stats: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+            return affine(normed(call, x, stats, epsilon), weight, bias)
 
-    return call.each(normed, input_tensor, stats, weight, bias)
+        return call.each(finished, input_tensor, stats, weight, bias)
+
+    rule.__qualname__ = name
+    across(name)(rule)
+
+
+def _layer_normed(call: Call, x: Tensor, stats: Tensor, epsilon: float) -> Tensor:
+    sharded = _is_sharded(call)
+    if _by_welford(call) and not sharded:
+        return normed_by_moments(x, stats, epsilon)
+    (first, second), ranks = quantities(stats, 2)
+    if sharded:
+        mean = first.mean(-1, keepdim=True)
+        mean_square = second.mean(-1, keepdim=True)
+    else:
+        mean_square, mean = (part.sum(-1, keepdim=True) / (ranks * x.shape[-1]) for part in (first, second))
+    return (x - mean) * torch.rsqrt(mean_square - mean.square() + epsilon)
+
+
+def _rms_normed(call: Call, x: Tensor, stats: Tensor, epsilon: float) -> Tensor:
+    return normed_by_squares(x, stats, epsilon, mean_of_ranks=_is_sharded(call))
+
+
+_post("layer_norm_post_all_gather", _layer_normed)
+_post("rms_norm_post_all_gather", _rms_normed)
 
 
 @across("rms_norm_pre_all_gather")
@@ -114,35 +132,12 @@ def rms_norm_pre_all_gather(
     call: Call, input_tensor: Shards, *, residual_input_tensor: Shards | None = None
 ) -> list[Tensor]:
     total = _with_residual(call, input_tensor, residual_input_tensor)
-    sharded = call.argument("input_tensor", 0).is_sharded()
-
-    def stats(x: Tensor) -> Tensor:
-        squares = x.square()
-        return tiles_of(squares.mean(-1, keepdim=True) if sharded else squares.sum(-1, keepdim=True))
-
-    return call.each(stats, total)
-
-
-@across("rms_norm_post_all_gather")
-def rms_norm_post_all_gather(
-    call: Call,
-    input_tensor: Shards,
-    stats: Shards,
-    *,
-    epsilon: float = 1e-12,
-    weight: Shards | None = None,
-    bias: Shards | None = None,
-) -> list[Tensor]:
-    sharded = call.argument("input_tensor", 0).is_sharded()
-
-    def normed(x: Tensor, stats: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        return affine(normed_by_squares(x, stats, epsilon, mean_of_ranks=sharded), weight, bias)
-
-    return call.each(normed, input_tensor, stats, weight, bias)
+    combined = torch.mean if _is_sharded(call) else torch.sum
+    return call.each(lambda x: tiles_of(combined(x.square(), -1, keepdim=True)), total)
 
 
 def normed_by_moments(x: Tensor, stats: Tensor, epsilon: float) -> Tensor:
-    """Layer norm of local columns by the means and variances of all ranks, each of equally many columns."""
+    """Normalise local columns by the means and variances of all ranks, each of equally many columns."""
     (means, variances), _ = quantities(stats, 2)
     mean = means.mean(-1, keepdim=True)
     variance = variances.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
@@ -150,7 +145,7 @@ def normed_by_moments(x: Tensor, stats: Tensor, epsilon: float) -> Tensor:
 
 
 def normed_by_squares(x: Tensor, stats: Tensor, epsilon: float, mean_of_ranks: bool = False) -> Tensor:
-    """RMS norm of local columns by the squares of all ranks: their sums, or their means."""
+    """Apply RMS norm to local columns by the squares of all ranks: their sums, or their means."""
     (squares,), ranks = quantities(stats, 1)
     mean_square = squares.sum(-1, keepdim=True) / (ranks if mean_of_ranks else ranks * x.shape[-1])
     return x * torch.rsqrt(mean_square + epsilon)
@@ -169,7 +164,7 @@ def fused_rms_minimal(
     stats: Shards | None = None,
     **_how: Any,
 ) -> list[Tensor]:
-    """RMS norm over the columns of all ranks of an axis; the buffer of the residual holds input + residual then.
+    """Apply RMS norm over the columns of all ranks of an axis; the residual's buffer holds input + residual then.
 
     ``stats`` is where devices exchange their statistics; what it holds afterwards is nobody's business: NaN.
     """

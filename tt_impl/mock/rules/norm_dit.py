@@ -47,13 +47,13 @@ def dit_layernorm_post_allgather(
 
 
 def _by_row(weight: Tensor, x: Tensor) -> Tensor:
-    """A weight of the columns, or one per batch entry ([B, 1, 1, D]): the modulation of a diffusion transformer."""
+    """Take a weight of the columns, or one per batch entry ([B, 1, 1, D]): a diffusion transformer's modulation."""
     return weight.reshape(-1) if weight.numel() == x.shape[-1] else weight
 
 
 def _by_head(values: Tensor, x: Tensor) -> Tensor:
-    """For heads [B, H, N, E]: E values, the same for all heads, or H*E."""
-    heads, size = x.shape[1], x.shape[3]
+    """Take, for heads [B, H, N, E], E values, the same for all heads, or H*E."""
+    _, heads, _, size = x.shape
     return values.reshape(-1) if values.numel() == size else values.reshape(1, heads, 1, size)
 
 
@@ -74,15 +74,12 @@ def wan_fused_rmsnorm_post_allgather(
     rope_cos: Tensor | None = None,
     rope_sin: Tensor | None = None,
 ) -> Tensor:
-    """[1, 1, N, D] -> normalised over all ranks' columns, as heads [1, H, N, E], rotated if cos and sin are given."""
+    """Normalise [1, 1, N, D] over all ranks' columns, as heads [1, H, N, E], rotated if cos and sin are given."""
     normed = affine(normed_by_squares(input_tensor, stats, epsilon), weight, None)
-    return _heads_and_rope(normed, num_heads_per_device, transformation_mat, rope_cos, rope_sin)
+    return _rotated(split_heads(normed, num_heads_per_device), transformation_mat, rope_cos, rope_sin)
 
 
-def _heads_and_rope(
-    x: Tensor, heads: int, transformation: Tensor | None, cos: Tensor | None, sin: Tensor | None
-) -> Tensor:
-    x = split_heads(x, heads)
+def _rotated(x: Tensor, transformation: Tensor | None, cos: Tensor | None, sin: Tensor | None) -> Tensor:
     return x if cos is None else rotate(x, cos, sin, transformation)
 
 
@@ -101,11 +98,9 @@ def dit_fused_distributed_rmsnorm(
     rope_cos: Shards | None = None,
     rope_sin: Shards | None = None,
 ) -> list[Tensor]:
-    """RMS norm over the columns of all ranks (of each head, if per_head_norm), split into heads, rotated."""
-    return _fused(
-        call, input_tensor, cluster_axis, False, epsilon, num_heads_per_device, per_head_norm,
-        (weight, bias, transformation_mat, rope_cos, rope_sin),
-    )  # fmt: skip
+    """Apply RMS norm over the columns of all ranks (of each head, if per_head_norm), split into heads, rotate."""
+    operands = (weight, bias, transformation_mat, rope_cos, rope_sin)
+    return _fused(call, input_tensor, cluster_axis, operands, epsilon, num_heads_per_device, per_head=per_head_norm)
 
 
 @across("experimental.dit_fused_distributed_layernorm")
@@ -124,31 +119,30 @@ def dit_fused_distributed_layernorm(
     reciprocals: Shards | None = None,
 ) -> list[Tensor]:
     check_reciprocals(call, reciprocals)
-    return _fused(
-        call, input_tensor, cluster_axis, True, epsilon, num_heads_per_device, False,
-        (weight, bias, transformation_mat, rope_cos, rope_sin),
-    )  # fmt: skip
+    operands = (weight, bias, transformation_mat, rope_cos, rope_sin)
+    return _fused(call, input_tensor, cluster_axis, operands, epsilon, num_heads_per_device, centre=True)
 
 
 def _fused(
     call: Call,
     x: Shards,
     cluster_axis: int | None,
-    centre: bool,
+    operands: tuple[Shards | None, ...],
     epsilon: float,
     heads: int,
-    per_head: bool,
-    extras: tuple[Shards | None, ...],
+    *,
+    centre: bool = False,
+    per_head: bool = False,
 ) -> list[Tensor]:
     whole = gathered(x, -1, cluster_axis) if cluster_axis is not None else x
 
     def normed(part: Tensor, row: Tensor, weight: Any, bias: Any, transformation: Any, cos: Any, sin: Any) -> Tensor:
         if per_head:
             by_head = affine(rms(split_heads(part, heads), epsilon), weight, bias, _by_head)
-            return by_head if cos is None else rotate(by_head, cos, sin, transformation)
+            return _rotated(by_head, transformation, cos, sin)
         mean = row.mean(-1, keepdim=True) if centre else 0.0
         variance = (row - mean).square().mean(-1, keepdim=True)
         scaled = affine((part - mean) * torch.rsqrt(variance + epsilon), weight, bias, _by_row)
-        return _heads_and_rope(scaled, heads, transformation, cos, sin)
+        return _rotated(split_heads(scaled, heads), transformation, cos, sin)
 
-    return call.each(normed, x, whole, *extras)
+    return call.each(normed, x, whole, *operands)

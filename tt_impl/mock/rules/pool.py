@@ -21,20 +21,18 @@ Pair = Sequence[int]
 
 
 def sides_of(padding: Pair) -> tuple[int, int, int, int]:
-    """(top, bottom, left, right) from that or from (height, width)."""
-    if len(padding) == 4:
-        top, bottom, left, right = padding
-        return top, bottom, left, right
-    return padding[0], padding[0], padding[1], padding[1]
+    """Return (top, bottom, left, right) from that or from (height, width)."""
+    top, bottom, left, right = padding if len(padding) == 4 else (padding[0], padding[0], padding[1], padding[1])
+    return top, bottom, left, right
 
 
 def image_of(rows: Tensor, batch: int, height: int, width: int, channels: int) -> Tensor:
-    """[N, C, H, W] from a tensor with channels last, whose channels may be padded."""
+    """Return [N, C, H, W] from a tensor with channels last, whose channels may be padded."""
     return rows.float().reshape(batch, height, width, -1)[..., :channels].permute(0, 3, 1, 2)
 
 
 def _more_below(size: int, before: int, after: int, reach: int, stride: int, ceil_mode: bool) -> int:
-    """How many rows beyond the padding the last window of ``ceil_mode`` reaches into; negative: rows left over."""
+    """Count the rows beyond the padding that ``ceil_mode``'s last window reaches into; negative: rows left over."""
     span = size + before + after - reach
     count = (-(-span // stride) if ceil_mode else span // stride) + 1
     if ceil_mode and (count - 1) * stride >= size + before:
@@ -45,7 +43,7 @@ def _more_below(size: int, before: int, after: int, reach: int, stride: int, cei
 def _framed(
     x: Tensor, kernel: Pair, stride: Pair, sides: tuple, dilation: Pair, ceil_mode: bool, fill: float
 ) -> Tensor:
-    """The image with its padding, ending where the last window ends."""
+    """Return the image with its padding, ending where the last window ends."""
     top, bottom, left, right = sides
     reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
     below = _more_below(x.shape[-2], top, bottom, reach[0], stride[0], ceil_mode)
@@ -54,7 +52,7 @@ def _framed(
 
 
 def _rows(call: Call, image: Tensor, output: int = 0) -> Tensor:
-    """Channels last, in the shape of an output; what that has more channels are zeros."""
+    """Put channels last, in the shape of an output; what that has more channels are zeros."""
     shape = tuple(call.outputs[output].shape)
     rows = image.permute(0, 2, 3, 1)
     if shape[-1] > rows.shape[-1]:
@@ -79,7 +77,7 @@ def max_pool2d(
     return_indices: bool = False,
     **placement: Any,
 ) -> tuple[list[Tensor], ...]:
-    """The largest of every window; ``return_indices``: and where in its channel, row * width + column, it was."""
+    """Take the largest of every window, and, for ``return_indices``, its place in the channel, row * width + column."""
     call.check_named(placement, _PLACEMENT)
     sides = sides_of(padding)
 
@@ -91,7 +89,8 @@ def max_pool2d(
         )
         if not return_indices:
             return (_rows(call, values),)
-        row, column = places // framed.shape[-1] - sides[0], places % framed.shape[-1] - sides[2]
+        row = places // framed.shape[-1] - sides[0]
+        column = places % framed.shape[-1] - sides[2]
         return _rows(call, values), _rows(call, row * input_w + column, 1)
 
     return columns(call.each(pooled, input_tensor))
@@ -113,10 +112,11 @@ def avg_pool2d(
     divisor_override: int | None = None,
     **placement: Any,
 ) -> list[Tensor]:
-    """The sum of every window over its size: all of it, or what of it lies inside the image (and its padding)."""
+    """Average every window over its size: all of it, or what of it lies inside the image (and its padding)."""
     call.check_named(placement, _PLACEMENT)
     sides = sides_of(padding)
-    kernel, steps = tuple(kernel_size), tuple(stride)
+    kernel = tuple(kernel_size)
+    steps = tuple(stride)
 
     def pooled(rows: Tensor) -> Tensor:
         x = image_of(rows, batch_size, input_h, input_w, channels)
@@ -142,7 +142,7 @@ _PLACEMENT = frozenset(
 
 
 def _uniform(call: Call, size: int, count: int) -> None:
-    """Torch's windows, whose sizes and distances ttnn wants to be all the same."""
+    """Refuse windows of torch that differ in size or distance: ttnn wants all to be the same."""
     starts = [i * size // count for i in range(count)]
     ends = [-(-(i + 1) * size // count) for i in range(count)]
     widths = {end - start for start, end in zip(starts, ends, strict=True)}

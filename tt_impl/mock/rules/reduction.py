@@ -16,18 +16,18 @@ Dims = int | Sequence[int] | None
 
 
 def dims_of(x: Tensor, dim: Dims) -> tuple[int, ...]:
-    """``dim`` as a tuple of dims; None and an empty list are all of them."""
+    """Return ``dim`` as a tuple of dims; None and an empty list are all of them."""
     dims = (dim,) if isinstance(dim, int) else tuple(dim or ())
     return dims or tuple(range(x.dim()))
 
 
 def _scaled(x: Tensor, scalar: Number) -> Tensor:
-    """The reductions' ``scalar`` multiplies what goes in."""
+    """Multiply what goes in by the reductions' ``scalar``."""
     return x if scalar == 1 else x * scalar
 
 
 def _reduction(function: Callable[..., Tensor], orders: bool = False) -> Callable[..., Tensor]:
-    """The rule of a reduction; one that ``orders`` its values takes no negative ``scalar``."""
+    """Make the rule of a reduction; one that ``orders`` its values takes no negative ``scalar``."""
 
     def rule(input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, *, scalar: Number = 1.0) -> Tensor:
         if orders and scalar < 0:
@@ -85,7 +85,7 @@ table(
 def prod(
     input_tensor: Tensor, dim: int | None = None, keepdim: bool = False, *, dims: Sequence[int] | None = None
 ) -> Tensor:
-    """Over ``dim``, or over all dims; ``dims``, another form of the operation, keeps them as ones."""
+    """Multiply over ``dim``, or over all dims; ``dims``, another form of the operation, keeps them as ones."""
     if dims is not None:
         for d in dims or range(input_tensor.dim()):
             input_tensor = input_tensor.prod(d, keepdim=True)
@@ -98,15 +98,15 @@ def prod(
 
 @per_device("argmax")
 def argmax(input_tensor: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """The place of the first maximum; None is the place in the flattened tensor."""
-    found = torch.argmax(input_tensor.flatten() if dim is None else input_tensor, dim=dim or 0, keepdim=keepdim)
-    if dim is None and keepdim:
-        return found.reshape((1,) * input_tensor.dim())
-    return found if dim is not None else found.reshape(())
+    """Find the place of the first maximum; None is the place in the flattened tensor."""
+    if dim is not None:
+        return torch.argmax(input_tensor, dim=dim, keepdim=keepdim)
+    place = torch.argmax(input_tensor.flatten(), dim=0)
+    return place.reshape((1,) * input_tensor.dim()) if keepdim else place
 
 
 def _scan(call: Call, function: Callable[..., Tensor], x: Any, dim: int, reverse_order: bool) -> list[Tensor]:
-    """Running totals; a ``dtype`` of integers cuts fractions off before, not after."""
+    """Compute running totals; a ``dtype`` of integers cuts fractions off before, not after."""
     whole = call.kwargs.get("dtype") in INTEGERS
 
     def one(part: Tensor) -> Tensor:
@@ -128,23 +128,22 @@ def cumprod(call: Call, input_tensor: Any, dim: int, *, reverse_order: bool = Fa
 
 @per_device("ema")
 def ema(input_tensor: Tensor, alpha: float) -> Tensor:
-    """[1, B, C, T]: y_t = alpha * y_(t-1) + (1 - alpha) * x_t along T, where what comes before x_0 is zero."""
-    result, state = torch.empty_like(input_tensor), torch.zeros_like(input_tensor[..., 0])
-    for step in range(input_tensor.shape[-1]):
-        state = alpha * state + (1 - alpha) * input_tensor[..., step]
-        result[..., step] = state
-    return result
+    """Compute y_t = alpha * y_(t-1) + (1 - alpha) * x_t along T of [1, B, C, T]; what comes before x_0 is zero."""
+    states = [torch.zeros_like(input_tensor[..., 0])]
+    for x in input_tensor.unbind(-1):
+        states.append(alpha * states[-1] + (1 - alpha) * x)
+    return torch.stack(states[1:], -1)
 
 
 @per_device("experimental.fast_reduce_nc")
 def fast_reduce_nc(input: Tensor, *, dims: Sequence[int], output: Any = None) -> Tensor:
-    """``output`` is written and not read."""
+    """Add up over ``dims``; ``output`` is written and not read."""
     return input.sum(tuple(dims), keepdim=True)
 
 
 @across("sort")
 def sort(call: Call, input_tensor: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> tuple:
-    """Values and places; equal values keep their order (a device need not, unless it is asked to)."""
+    """Return values and places; equal values keep their order (a device need not, unless it is asked to)."""
     return columns(call.each(lambda x: torch.sort(x, dim=dim, descending=descending, stable=True), input_tensor))
 
 
@@ -159,9 +158,9 @@ def topk(
     indices_tensor: Tensor | None = None,
     stable: bool = False,
 ) -> list[Tensor]:
-    """Values and places; ``indices_tensor`` names the places otherwise than by their number."""
+    """Return values and places; ``indices_tensor`` names the places otherwise than by their number."""
     values, places = torch.sort(input_tensor, dim=dim, descending=largest, stable=True)
-    values, places = values.narrow(dim, 0, k), places.narrow(dim, 0, k)
+    values, places = (part.narrow(dim, 0, k) for part in (values, places))
     if indices_tensor is not None:
         places = torch.gather(indices_tensor.expand(input_tensor.shape), dim, places)
     return [values, places]
@@ -169,6 +168,6 @@ def topk(
 
 @per_device("moe")
 def moe(input_tensor: Tensor, expert_mask_tensor: Tensor, topk_mask_tensor: Tensor, k: int = 32) -> Tensor:
-    """[N, C, H, W] -> [N, C, H, 1]: the weight of expert 0 among the k best."""
+    """Turn [N, C, H, W] into [N, C, H, 1]: the weight of expert 0 among the k best."""
     values, places = torch.topk(input_tensor + expert_mask_tensor, k)
     return (torch.softmax(values + topk_mask_tensor, -1) * (places == 0)).sum(-1, keepdim=True)

@@ -16,8 +16,7 @@ from tt_impl.mock.storage.values import Shards
 
 
 @across(
-    "transformer.ring_joint_scaled_dot_product_attention",
-    "transformer.exp_ring_joint_scaled_dot_product_attention",
+    "transformer.ring_joint_scaled_dot_product_attention", "transformer.exp_ring_joint_scaled_dot_product_attention"
 )
 def ring_joint_scaled_dot_product_attention(
     call: Call,
@@ -38,7 +37,7 @@ def ring_joint_scaled_dot_product_attention(
     is_balanced: bool = False,
     is_cross: bool = False,
 ) -> tuple[list[Tensor], ...]:
-    """Tokens are cut over the ring, so K and V [B, H, M, E] are gathered; token ``logical_n`` and later are padding.
+    """Gather K and V [B, H, M, E], whose tokens are cut over the ring; token ``logical_n`` and later are padding.
 
     The joint stream is whole on every device (``logical_l`` 0), or cut over the ring too and padded from
     ``logical_l`` on. Returns attention of this device's tokens and of its joint tokens, and ttnn's third output,
@@ -58,13 +57,12 @@ def ring_joint_scaled_dot_product_attention(
             raise call.unsupported("causal or balanced attention of other than one stream of as many rows of Q as of K")
         out = _causal(call, input_tensor_q, (k_all, v_all), cluster_axis, logical_n, is_balanced, scale)
         return out, *_left_over(call, len(out))
-    joint_k, joint_v = joint_tensor_k, joint_tensor_v
     if has_joint and logical_l:
         if logical_l <= joint_tensor_k.shape[2]:  # ttnn takes it for replicated then, whatever was meant
             raise call.unsupported(f"logical_l {logical_l} of a joint stream of which one device has as many rows")
-        joint_k, joint_v = (gathered(x, 2, cluster_axis) for x in (joint_tensor_k, joint_tensor_v))
-        call.written("persistent_output_buffer_joint_k", joint_k)
-        call.written("persistent_output_buffer_joint_v", joint_v)
+        joint_tensor_k, joint_tensor_v = (gathered(x, 2, cluster_axis) for x in (joint_tensor_k, joint_tensor_v))
+        call.written("persistent_output_buffer_joint_k", joint_tensor_k)
+        call.written("persistent_output_buffer_joint_v", joint_tensor_v)
 
     def visible(spatial: Tensor, joint: Tensor | None) -> Tensor:
         rows = spatial[:, :, :logical_n]
@@ -73,14 +71,15 @@ def ring_joint_scaled_dot_product_attention(
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend(q, k, v, scale=scale)
 
-    k_seen, v_seen = call.each(visible, k_all, joint_k), call.each(visible, v_all, joint_v)
+    k_seen = call.each(visible, k_all, joint_tensor_k)
+    v_seen = call.each(visible, v_all, joint_tensor_v)
     out = call.each(attention, input_tensor_q, k_seen, v_seen)
     rear, scratch = _left_over(call, len(out))
     return out, call.each(attention, joint_tensor_q, k_seen, v_seen) if has_joint else rear, scratch
 
 
 def _left_over(call: Call, devices: int) -> tuple[list[Tensor], list[Tensor]]:
-    """The attention of a joint stream that is not there, and what the device keeps for itself."""
+    """Return the attention of a joint stream that is not there, and what the device keeps for itself."""
     nothing = torch.zeros(tuple(call.outputs[1].shape))
     return [nothing] * devices, [nobodys(call.outputs[2].shape)] * devices
 
@@ -89,11 +88,11 @@ def _causal(
     call: Call, q: Shards, kv: tuple[list[Tensor], list[Tensor]], axis: int, tokens: int, balanced: bool,
     scale: float | None,
 ) -> list[Tensor]:  # fmt: skip
-    """Every token sees those up to itself; balanced, a device has one stretch from the front and one from the rear."""
+    """Attend to the tokens up to each; balanced, a device has one stretch from the front and one from the rear."""
     groups = q.groups(axis)
     ranks = [next(group.index(device) for group in groups if device in group) for device in range(len(q))]
-    size, length = len(groups[0]), q.shape[2]
-    places = [_places(rank, size, length, balanced) for rank in range(size)]
+    size = len(groups[0])
+    places = [_places(rank, size, q.shape[2], balanced) for rank in range(size)]
     columns = torch.cat(places)
 
     def attention(q: Tensor, k: Tensor, v: Tensor, rank: int) -> Tensor:
@@ -106,12 +105,11 @@ def _causal(
 
 
 def _places(rank: int, size: int, length: int, balanced: bool) -> Tensor:
-    """Number in the whole sequence of each of a device's ``length`` tokens."""
+    """Return the numbers in the whole sequence of a device's ``length`` tokens."""
     if not balanced:
         return torch.arange(rank * length, (rank + 1) * length)
     half = length // 2
-    rear = 2 * size - 1 - rank
-    return torch.cat([torch.arange(rank * half, (rank + 1) * half), torch.arange(rear * half, (rear + 1) * half)])
+    return torch.cat([_places(place, 2 * size, half, False) for place in (rank, 2 * size - 1 - rank)])
 
 
 @across("transformer.ring_distributed_scaled_dot_product_attention")
@@ -127,7 +125,7 @@ def ring_distributed_scaled_dot_product_attention(
     page_table: Shards | None = None,
     chunk_start_idx: int | None = None,
 ) -> list[Tensor]:
-    """Causal attention of a part of the rows: device r of P has stretches r and 2P-1-r of 2P, one after the other.
+    """Attend causally from a part of the rows: device r of P has stretches r and 2P-1-r of 2P, after each other.
 
     Q holds all rows on every device, from token ``chunk_start_idx`` of K and V on, which may be paged.
     """
@@ -138,12 +136,13 @@ def ring_distributed_scaled_dot_product_attention(
         ranks = list(range(ring_size))
     else:
         raise call.unsupported(f"no ring_id, with a ring of {ring_size} on a mesh of {rows}x{columns}")
-    start, length = chunk_start_idx or 0, input_tensor_q.shape[2] // ring_size
+    start = chunk_start_idx or 0
+    length = input_tensor_q.shape[2] // ring_size
 
     def attention(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, rank: int) -> Tensor:
         places = _places(rank, ring_size, length, balanced=True)
         if table is not None:
-            k, v = unpaged(k, table), unpaged(v, table)
+            k, v = (unpaged(cache, table) for cache in (k, v))
 
         def hidden(rows: Tensor, seen: Tensor) -> Tensor:
             return seen > places[rows] + start

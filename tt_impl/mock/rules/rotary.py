@@ -14,7 +14,7 @@ from tt_impl.mock.storage.values import Shards
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, transformation: Tensor) -> Tensor:
-    """x * cos + (x @ T) * sin, T [1, 1, 32, 32] applied to every 32 columns; it swaps neighbours with a sign."""
+    """Compute x * cos + (x @ T) * sin, T [1, 1, 32, 32] of every 32 columns; it swaps neighbours with a sign."""
     tile = transformation.reshape(transformation.shape[-2:])
     parts = x.reshape(*x.shape[:-1], -1, tile.shape[0])
     turned = torch.matmul(parts, tile).reshape(x.shape)
@@ -26,7 +26,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, transformation: Tensor) -> Tenso
 def rotary_embedding_llama(
     input_tensor: Tensor, cos_cache: Tensor, sin_cache: Tensor, trans_mat: Tensor, *, is_decode_mode: bool = False
 ) -> Tensor:
-    """[B, H, N, E] by the angles of rows N; in decode mode [1, B, H, E] by those of users: cos and sin [1, B, 1, E]."""
+    """Turn [B, H, N, E] by the angles of rows N; in decode mode [1, B, H, E] by those of users, [1, B, 1, E]."""
     if is_decode_mode:
         tile = trans_mat[..., :32, :32].reshape(-1, 32, 32)[:1]
         users = cos_cache[:, : input_tensor.shape[1], :1], sin_cache[:, : input_tensor.shape[1], :1]
@@ -38,7 +38,7 @@ def rotary_embedding_llama(
 def rotary_embedding_llama_fused_qk(
     q_input_tensor: Tensor, k_input_tensor: Tensor, cos_cache: Tensor, sin_cache: Tensor, trans_mat: Tensor
 ) -> list[Tensor]:
-    """One token of B users, [1, B, H, E]; cos and sin are those of all Q's users, then those of all K's."""
+    """Turn one token of B users, [1, B, H, E]; cos and sin are those of all Q's users, then those of all K's."""
     users = q_input_tensor.shape[1]
     parts = (q_input_tensor, 0), (k_input_tensor, users)
     return [
@@ -48,13 +48,13 @@ def rotary_embedding_llama_fused_qk(
 
 
 def rotate_by_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """(x1, x2) * cos + (-x2, x1) * sin."""
+    """Compute (x1, x2) * cos + (-x2, x1) * sin."""
     return x * cos + rotate_half(x) * sin
 
 
 @per_device("experimental.rotate_half")
 def rotate_half(input: Tensor) -> Tensor:
-    """(x1, x2) -> (-x2, x1), the halves of the last dim."""
+    """Turn (x1, x2), the halves of the last dim, into (-x2, x1)."""
     first, second = input.chunk(2, -1)
     return torch.cat([-second, first], -1)
 
@@ -63,7 +63,7 @@ def rotate_half(input: Tensor) -> Tensor:
 def rotary_embedding_hf(
     input_tensor: Tensor, cos_cache: Tensor, sin_cache: Tensor, *, is_decode_mode: bool = False
 ) -> Tensor:
-    """By halves: [B, H, N, E] by the angles of rows N; in decode mode [1, B, H, E] by those of users, [1, B, 1, E]."""
+    """Turn [B, H, N, E] by halves, by the angles of rows N; in decode mode [1, B, H, E] by users' [1, B, 1, E]."""
     if is_decode_mode:
         users = input_tensor.shape[1]
         return rotate_by_halves(input_tensor, cos_cache[:, :users, :1], sin_cache[:, :users, :1])
@@ -75,7 +75,7 @@ def rotary_embedding_hf(
 def rotary_embedding(
     call: Call, input_tensor: Shards, cos_cache: Shards, sin_cache: Shards, token_index: int | None = None
 ) -> list[Tensor]:
-    """By halves, all rows by the angle of ``token_index`` if given. What ttnn gives beyond the rows N is NaN."""
+    """Turn by halves, all rows by the angle of ``token_index`` if given. What ttnn gives beyond the rows N is NaN."""
     wanted = call.outputs[0].shape[-2]
 
     def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ SCORES = {"sigmoid": torch.sigmoid, "sqrtsoftplus": lambda x: F.softplus(x).sqrt
 def topk_router_gpt(
     call: Call, input_tensor: Shards, *, weight_tensor: Shards, bias_tensor: Shards, k: int = 4, num_experts: int = 128
 ) -> tuple[list[Tensor], ...]:
-    """The k largest of x @ w + b [T, E] and their softmax: ids and weights, [T, k]."""
+    """Find the k largest of x @ w + b [T, E] and their softmax: ids and weights, [T, k]."""
     if weight_tensor.shape[-1] != num_experts or any(output.shape[-1] != k for output in call.outputs):
         raise call.unsupported(f"weights of {weight_tensor.shape[-1]} experts, or outputs of more than {k} columns")
 
@@ -44,31 +44,31 @@ def grouped_gate(
     stable_sort: bool = False,
     score_func: str = "sigmoid",
 ) -> list[Tensor]:
-    """Scores [.., E] -> weights and ids [.., k]: the best experts of the best groups, by score plus ``bias``.
+    """Choose by scores [.., E] the best experts of the best groups, by score plus ``bias``: weights and ids [.., k].
 
     A group is as good as its best ``summed_experts_per_group`` together. Weights are scores without bias, of sum
     ``route_scale``.
     """
-    own = SCORES[score_func](scores)
-    biased = own + bias
+    unbiased = SCORES[score_func](scores)
+    biased = unbiased + bias
     if n_groups > 1:
         by_group = biased.unflatten(-1, (n_groups, -1))
         worth = by_group.topk(summed_experts_per_group, -1).values.sum(-1)
         chosen = torch.zeros_like(worth).scatter(-1, worth.topk(topk_groups, -1).indices, 1.0)
         biased = by_group.masked_fill(chosen[..., None] == 0, float("-inf")).flatten(-2)
     ids = torch.sort(biased, dim=-1, descending=True, stable=stable_sort).indices[..., :n_activated_experts]
-    weights = own.gather(-1, ids)
+    weights = unbiased.gather(-1, ids)
     return [route_scale * weights / (weights.sum(-1, keepdim=True) + epsilon), ids]
 
 
 @per_device("experimental.deepseek_moe_fast_reduce_nc")
 def deepseek_moe_fast_reduce_nc(input_tensor: Tensor, dim: int, *, split_size: int) -> list[Tensor]:
-    """The sum over ``dim``, its columns in pieces of ``split_size``."""
+    """Sum over ``dim``; the columns come in pieces of ``split_size``."""
     return list(input_tensor.sum(dim, keepdim=True).split(split_size, -1))
 
 
 @per_device("experimental.multi_scale_deformable_attn")
 def multi_scale_deformable_attn(value: Tensor, grid: Tensor, attn: Tensor, *, align_corners: bool = False) -> Tensor:
-    """Images [N, H, W, D] at places [N, Q * P, 1, 2] in -1 .. 1 between pixels, weighed by [N, Q, P] -> [N, Q, D]."""
+    """Read [N, H, W, D] at places [N, Q * P, 1, 2] in -1 .. 1 between pixels, weighed by [N, Q, P]: [N, Q, D]."""
     sampled = F.grid_sample(value.permute(0, 3, 1, 2), grid, padding_mode="zeros", align_corners=align_corners)
     return torch.einsum("ndqp,nqp->nqd", sampled.squeeze(-1).unflatten(-1, attn.shape[1:]), attn)

@@ -14,17 +14,18 @@ from tt_impl.mock.storage.values import Shards
 
 
 def _pixels(image: Tensor, row: Tensor, column: Tensor, fill: float) -> Tensor:
-    """Pixels [N, ..., C] of an image [N, H, W, C] at whole rows and columns [N, ...]; ``fill`` outside."""
+    """Read pixels [N, ..., C] of an image [N, H, W, C] at whole rows and columns [N, ...]; ``fill`` outside."""
     height, width = image.shape[1:3]
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     batch = torch.arange(image.shape[0]).view(-1, *[1] * (row.dim() - 1))
-    found = image[batch, row.clamp(0, height - 1), column.clamp(0, width - 1)]
-    return torch.where(inside.unsqueeze(-1), found, torch.full((), fill))
+    pixels = image[batch, row.clamp(0, height - 1), column.clamp(0, width - 1)]
+    return torch.where(inside.unsqueeze(-1), pixels, torch.full((), fill))
 
 
 def _between(image: Tensor, row: Tensor, column: Tensor, fill: float) -> Tensor:
-    """The same at any places: the four pixels around, weighted by how near they are."""
-    top, left = row.floor(), column.floor()
+    """Read at any places: the four pixels around, weighted by how near they are."""
+    top = row.floor()
+    left = column.floor()
     result = torch.zeros(1)
     for down in (0, 1):
         for beside in (0, 1):
@@ -43,16 +44,17 @@ def rotate(
     expand: bool = False,
     interpolation_mode: str = "nearest",
 ) -> Tensor:
-    """[N, H, W, C] turned counter-clockwise by ``angle`` degrees around ``center`` (x, y), ``fill`` from outside."""
+    """Turn [N, H, W, C] counter-clockwise by ``angle`` degrees around ``center`` (x, y), ``fill`` from outside."""
     if expand or interpolation_mode not in ("nearest", "bilinear"):
         raise TypeError(f"expand={expand}, interpolation_mode='{interpolation_mode}'")
     batch, height, width = input_tensor.shape[:3]
     center_x, center_y = center if center is not None else ((width - 1) / 2, (height - 1) / 2)
-    sine, cosine = math.sin(math.radians(angle)), math.cos(math.radians(angle))
+    sine = math.sin(math.radians(angle))
+    cosine = math.cos(math.radians(angle))
     y = torch.arange(height, dtype=torch.float64).view(1, -1, 1) - center_y
     x = torch.arange(width, dtype=torch.float64).view(1, 1, -1) - center_x
-    column, row = cosine * x - sine * y + center_x, sine * x + cosine * y + center_y
-    row, column = row.expand(batch, -1, -1), column.expand(batch, -1, -1)
+    column = (cosine * x - sine * y + center_x).expand(batch, -1, -1)
+    row = (sine * x + cosine * y + center_y).expand(batch, -1, -1)
     if interpolation_mode == "nearest":
         return _pixels(input_tensor, (row + 0.5).floor().long(), (column + 0.5).floor().long(), fill)
     return _between(input_tensor, row.float(), column.float(), fill)
@@ -70,7 +72,7 @@ def grid_sample(
     use_precomputed_grid: bool = False,
     batch_output_channels: bool = False,
 ) -> list[Tensor]:
-    """[N, H, W, C] read at [N, H', W', 2*K] places (x, y) from -1 to 1 -> [N, H', W'*K, C] or [N, H', W', K*C].
+    """Read [N, H, W, C] at [N, H', W', 2*K] places (x, y) from -1 to 1: [N, H', W'*K, C] or [N, H', W', K*C].
 
     A precomputed grid has six numbers a place, as ``ttnn.prepare_grid_sample_grid`` makes them: row and column above
     and left of it, 16-bit integers where bfloat16 are expected, and the weights of the four pixels around; for
@@ -95,9 +97,8 @@ def grid_sample(
 
 
 def _precomputed(image: Tensor, places: Tensor) -> Tensor:
-    """Pixels [N, H', W', C] by a precomputed grid [N, H', W', 6 or 2] in bfloat16."""
-    whole = places.contiguous().view(torch.int16).long()
-    row, column = whole[..., 0], whole[..., 1]
+    """Read pixels [N, H', W', C] by a precomputed grid [N, H', W', 6 or 2] in bfloat16."""
+    row, column = places.contiguous().view(torch.int16).long()[..., :2].unbind(-1)
     if places.shape[-1] == 2:
         return _pixels(image, row, column, 0.0)
     result = torch.zeros(1)

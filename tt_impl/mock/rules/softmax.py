@@ -21,7 +21,7 @@ def softmax(input_tensor: Tensor, dim: int = -1, *, numeric_stable: bool = True)
 
 
 def _normalised(x: Tensor, dim: int, stable: bool) -> Tensor:
-    """Unless it is ``stable``, exponentials are taken as they are: past 88 they are infinite, and the result is NaN."""
+    """Apply softmax; unless it is ``stable``, exponentials past 88 are infinite, and the result is NaN."""
     if stable:
         return torch.softmax(x, dim)
     powers = x.exp()
@@ -38,7 +38,7 @@ def scale_mask_softmax(
     is_causal_mask: bool = False,
     numeric_stable: bool | None = None,
 ) -> list[Tensor]:
-    """softmax(scale * x + mask) of [B, H, N, M], numerically stable by default unless it is in place.
+    """Apply softmax(scale * x + mask) to [B, H, N, M], numerically stable by default unless it is in place.
 
     A causal mask is [B, 1, N, M] (or of a part of N that is repeated), any other one row for all: [B, 1, 1, M], the
     first row of a tile, or in row-major layout [B, 1, M/32, 32].
@@ -67,13 +67,13 @@ def scale_causal_mask_hw_dims_softmax_in_place(
 def attention_softmax(
     tensor: Tensor, *, head_size: int | None = None, attention_mask: Tensor | None = None, causal_mask: bool = False
 ) -> Tensor:
-    """softmax(x / sqrt(head_size) + mask)."""
+    """Apply softmax(x / sqrt(head_size) + mask)."""
     scale = None if head_size is None else 1 / math.sqrt(head_size)
     return masked_softmax(tensor, scale, attention_mask, by_row=causal_mask)
 
 
 def masked_softmax(x: Tensor, scale: float | None, mask: Tensor | None, by_row: bool, stable: bool = True) -> Tensor:
-    """softmax(scale * x + mask) over the last dim; ``mask`` has a row for every row of ``x``, or one for all.
+    """Apply softmax(scale * x + mask) over the last dim; ``mask`` has a row for each of ``x``, or one for all.
 
     A mask with a row each may be that of one head, where ``x`` has the rows of several after each other.
     """

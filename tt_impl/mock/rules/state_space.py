@@ -17,14 +17,13 @@ STATES = 32
 
 @across("experimental.prefix_scan")
 def prefix_scan(call: Call, a: Shards, bx: Shards, h_prev: Shards) -> list[Tensor]:
-    """h[t] = a[t] * h[t-1] + bx[t] for all tokens, [1, 1, L, D]; ``h_prev`` holds the last state then."""
+    """Compute h[t] = a[t] * h[t-1] + bx[t] for all tokens, [1, 1, L, D]; ``h_prev`` holds the last state then."""
 
     def scanned(a: Tensor, bx: Tensor, state: Tensor) -> Tensor:
-        state, states = state.reshape(-1), []
+        states = [state.reshape(-1)]
         for factor, added in zip(a[0, 0], bx[0, 0], strict=True):
-            state = factor * state + added
-            states.append(state)
-        return torch.stack(states)[None, None]
+            states.append(factor * states[-1] + added)
+        return torch.stack(states[1:])[None, None]
 
     result = call.each(scanned, a, bx, h_prev)
     last = call.each(lambda states: states[:, :, -1].reshape(h_prev.shape), result)
@@ -34,13 +33,13 @@ def prefix_scan(call: Call, a: Shards, bx: Shards, h_prev: Shards) -> list[Tenso
 
 @per_device("experimental.hc_sum_reduce")
 def hc_sum_reduce(input: Tensor) -> Tensor:
-    """Sums over the states of every channel: [1, 1, L, D] -> [1, 1, L, D / 32]."""
+    """Sum over the states of every channel: [1, 1, L, D] -> [1, 1, L, D / 32]."""
     return input.unflatten(-1, (-1, STATES)).sum(-1)
 
 
 @across("experimental.repeat_and_interleave_eltwise_mul")
 def repeat_and_interleave_eltwise_mul(call: Call, a: Shards, b: Shards) -> list[Tensor]:
-    """``a`` [1, 1, L, 32], its states repeated for every channel, times ``b`` [1, 1, L, D / 32], channels spread.
+    """Multiply ``a`` [1, 1, L, 32], its states repeated for every channel, by ``b`` [1, 1, L, D / 32], channels spread.
 
     Either may come as [1, 1, L, D] already.
     """

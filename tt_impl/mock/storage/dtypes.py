@@ -27,7 +27,7 @@ BLOCK = 16
 
 
 def round_to(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
-    """``value`` as a tensor of ``dtype`` stores the result of an operation.
+    """Return ``value`` as a tensor of ``dtype`` stores the result of an operation.
 
     Block floats of infinities or NaN, whose packing is not documented, are what ttnn's host conversion makes of them.
     """
@@ -47,7 +47,7 @@ def round_to(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
 
 
 def _packed(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
-    """``value`` [..., W] as the packer of a device writes block floats: 16 numbers of a row share an exponent.
+    """Pack ``value`` [..., W] as a device does for block floats: 16 numbers of a row share an exponent.
 
     The packer keeps 7 bits of each number, rounded to the nearest, ties away from zero, and never more than all of
     them set; for bfloat4_b it then drops the lower 4. ttnn's host conversion rounds ties to even, and to 3 bits at once
@@ -68,8 +68,9 @@ def _packed(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
 
 
 def _whole(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
-    """Integers as int64. Sums and products of 32 bits wrap around; of what else does not fit nobody knows."""
-    whole, (low, high) = value.to(torch.int64), RANGES[dtype]
+    """Return integers as int64. Sums and products of 32 bits wrap around; of what else does not fit nobody knows."""
+    low, high = RANGES[dtype]
+    whole = value.to(torch.int64)
     if value.is_floating_point() and not torch.equal(whole.to(value.dtype), value):
         raise ShadowError(f"values with a fraction do not fit {dtype.name}; say with ttnn.typecast how to round them.")
     if whole.numel() == 0 or (int(whole.min()) >= low and int(whole.max()) <= high):
@@ -85,7 +86,7 @@ def _wrapped(whole: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
 
 
 def typecast(value: torch.Tensor, source: ttnn.DataType, target: ttnn.DataType) -> torch.Tensor:
-    """``value`` of a device tensor of dtype ``source`` as ``ttnn.typecast`` to ``target`` gives it.
+    """Cast ``value`` of a device tensor of dtype ``source`` as ``ttnn.typecast`` to ``target`` does.
 
     Floats lose their fraction, but are rounded to the nearest for uint16 (unless they are block floats); what does
     not fit saturates in 16 and 32 bits and wraps around in 8. Integers keep their 32 bits between int32 and uint32,
