@@ -15,7 +15,7 @@ class CheckpointStore:
     """Folders by model and seed; a context manager."""
 
     _scratch: scratch.Folder | None = None
-    _known: dict[tuple[str, int, bool], Path] = field(default_factory=dict)
+    _known: dict[tuple[str | None, int, bool], Path] = field(default_factory=dict)
 
     def __enter__(self) -> CheckpointStore:
         self._scratch = scratch.Folder("parity")
@@ -44,8 +44,10 @@ class CheckpointStore:
         return self._known[key]
 
     def drop(self, model: str, seed: int) -> None:
-        """Remove folders that no later case needs."""
-        for in_bf16 in (False, True):
-            path = self._known.pop((model, seed, in_bf16), None)
-            if path is not None:
-                shutil.rmtree(path, ignore_errors=True)
+        """Remove folders that no later case needs, with a drafter's that of its target."""
+        known = checkpoints.MODELS.get(model)
+        for name in (model, known and known.target):
+            for in_bf16 in (False, True):
+                path = self._known.pop((name, seed, in_bf16), None)
+                if path is not None:
+                    shutil.rmtree(path, ignore_errors=True)

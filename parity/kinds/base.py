@@ -6,11 +6,12 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,12 +25,14 @@ from parity.cases.oracles.base import Oracle
 from parity.cases.store import CheckpointStore
 from parity.explain import tokens
 from parity.explain.places import Evidence
+from parity.kinds import load
 from parity.measure import metrics as m
 from parity.measure.digests import rank_digest
 from parity.measure.thresholds import Threshold
 from refsim import api
 from refsim.base.errors import UserError
 from refsim.base.mesh import get_mesh
+from refsim.models.registry import get
 from refsim.parallel.sequence import TokenShards
 from refsim.runtime.launch import Result
 
@@ -40,6 +43,7 @@ DIGITS = {"fp32": 24, "bf16": 8}
 """Binary places of the storage dtypes."""
 
 Metrics = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass
@@ -79,9 +83,18 @@ class Kind(ABC):
 
     def __init__(self, store: CheckpointStore) -> None:
         self.store = store
+        self._made: dict[tuple[str, int], dict[Any, Any]] = defaultdict(dict)
+
+    def once(self, case: Case, seed: int, key: Any, make: Callable[[], T]) -> T:
+        """Return ``make()``, called once for all cases of a model and a seed that have the ``key``."""
+        made = self._made[case.model, seed]
+        if key not in made:
+            made[key] = make()
+        return made[key]
 
     def drop(self, case: Case, seed: int) -> None:
         """Forget what only this case's checkpoint needs; called after the last case that uses it."""
+        self._made.pop((case.model, seed), None)
         self.store.drop(case.model, seed)
 
     @classmethod
@@ -139,6 +152,11 @@ class HostKind(CpuKind):
     The value of a result has ``complaints``: lists of sentences, each by a name under which a record keeps it.
     """
 
+    def runs(self, case: Case, seed: int) -> tuple[ModelKind, dict[str, Tensor]]:
+        """Return the kind that runs the case's model, and inputs that it runs it on."""
+        kind = load(get(MODELS[case.model].class_name).kind)(self.store)
+        return kind, kind.inputs(replace(case, family="normal"), seed)
+
     @abstractmethod
     def look(self, case: Case, seed: int) -> dict[str, Any]:
         """Return the value of a result."""
@@ -165,10 +183,6 @@ class ModelKind(CpuKind):
     """
 
     variant: str | None = None
-
-    def __init__(self, store: CheckpointStore) -> None:
-        super().__init__(store)
-        self._samples: dict[tuple, Tensor] = {}
 
     @abstractmethod
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
@@ -208,33 +222,30 @@ class ModelKind(CpuKind):
         """Return the dtype whose values weights and inputs hold: that of storage, or one that storage holds as well."""
         return case.dtype
 
-    def key(self, case: Case, seed: int, arithmetic: torch.dtype) -> tuple:
-        """Return what the oracle's answer depends on; begins with the model and ends with seed, dtype, arithmetic."""
-        return case.model, case.shape, case.family, seed, self.held(case), arithmetic
-
     def reference(self, case: Case, seed: int, arithmetic: torch.dtype = torch.float32) -> Tensor:
         """Return the oracle's answer, computed in ``arithmetic`` from weights and inputs as storage holds them."""
-        key = self.key(case, seed, arithmetic)
-        if key not in self._samples:
-            oracle, tensors = self.oracle(case), self.inputs(case, seed)
-            folder, rounded = self.folder(case, seed), self.held(case) == "bf16"
-            model = load_oracle(folder, arithmetic, rounded=rounded, variant=self.variant)
-            given: dict[str, Any] = {
-                name: x.to(arithmetic) if x.ndim > 1 and x.is_floating_point() and name not in oracle.exact else x
-                for name, x in tensors.items()
-            }
-            given |= oracle.further_inputs(model, given)
-            with torch.inference_mode(), self.watching(case, seed, arithmetic, model):
-                self._samples[key] = self.call(model, given)
-        return self._samples[key]
+        return self.watched(case, seed, arithmetic)[0]
 
-    def watching(self, case: Case, seed: int, arithmetic: torch.dtype, model: Any) -> AbstractContextManager[Any]:
+    def watched(self, case: Case, seed: int, arithmetic: torch.dtype = torch.float32) -> tuple[Tensor, Any]:
+        """Return the oracle's answer and what :meth:`watching` saw of it, None where nobody looked."""
+        key = case.shape, case.family, self.held(case), arithmetic
+        return self.once(case, seed, key, lambda: self._answered(case, seed, arithmetic))
+
+    def _answered(self, case: Case, seed: int, arithmetic: torch.dtype) -> tuple[Tensor, Any]:
+        oracle, tensors = self.oracle(case), self.inputs(case, seed)
+        folder, rounded = self.folder(case, seed), self.held(case) == "bf16"
+        model = load_oracle(folder, arithmetic, rounded=rounded, variant=self.variant)
+        given: dict[str, Any] = {
+            name: x.to(arithmetic) if x.ndim > 1 and x.is_floating_point() and name not in oracle.exact else x
+            for name, x in tensors.items()
+        }
+        given |= oracle.further_inputs(model, given)
+        with torch.inference_mode(), self.watching(case, arithmetic, model) as seen:
+            return self.call(model, given), seen
+
+    def watching(self, case: Case, arithmetic: torch.dtype, model: Any) -> AbstractContextManager[Any]:
         """Return what the oracle runs in; a kind that judges more than the answer looks at its modules here."""
         return nullcontext()
-
-    def drop(self, case: Case, seed: int) -> None:
-        super().drop(case, seed)
-        self._samples = {key: x for key, x in self._samples.items() if (key[0], key[3]) != (case.model, seed)}
 
     @staticmethod
     def oracle(case: Case) -> Oracle:

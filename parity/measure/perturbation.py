@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
+from unittest import mock
 
 from torch import Tensor
 
-from refsim.base.jobs import named
 from refsim.runtime.tensor import MeshTensor
 from refsim.runtime.transports import world
 
@@ -84,12 +85,8 @@ def _around(ops: list[str], change: Callable[[str], Callable[[Any], Any]]) -> It
     with ExitStack() as stack:
         for op in ops:
             for where in OPS[op]:
-                module, _, path = where.partition(":")
-                *owner, name = path.split(".")
-                target = named(f"{module}:{owner[0]}") if owner else __import__(module, fromlist=[name])
-                original = getattr(target, name)
-                setattr(target, name, _then(original, change(op)))
-                stack.callback(setattr, target, name, original)
+                wrapped = _then(resolve_name(where), change(op))
+                stack.enter_context(mock.patch(where.replace(":", "."), wrapped))
         yield
 
 

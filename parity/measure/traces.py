@@ -163,20 +163,8 @@ def cfg_in_turn(trace: list[Event]) -> list[Event]:
 
 def traffic(trace: list[Event]) -> Counter[tuple[Any, ...]]:
     """Every transfer and every compute step of every rank, without times: equal for two runs of one program."""
-    return Counter(
-        (
-            e["rank"],
-            e["op"],
-            e["collective"],
-            e["group"],
-            str(e["axis"]),
-            e["step"],
-            e["bytes"],
-            e["peer"],
-            str(e["shapes"]),
-        )
-        for e in trace
-    )
+    keys = ("rank", "op", "collective", "group", "axis", "step", "bytes", "peer", "shapes")
+    return Counter(tuple(str(event[key]) for key in keys) for event in trace)
 
 
 def traffic_changed(trace: list[Event], clean: list[Event]) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from parity.policies.operations import Fabric, Link, Op, Place, Stream, Thread, steps, streams
 
@@ -48,6 +48,13 @@ class _Call:
             link = stream.link(lane, incoming=True)
             self.arrived[link] += len(self.tensors) * len(stream.slices(step, lane))
             yield Op("arrived", self.layer, step, n=self.arrived[link] - short, link=link)
+
+    def all_arrivals(self, step: int) -> Iterator[Op]:
+        """Wait for what every link brings at ``step``; under ``no_wait`` not for the last piece of the last one."""
+        short = self.policy == "no_wait" and step == self.last
+        for stream in self.passing:
+            for lane in range(self.fabric.links):
+                yield from self.arrivals(stream, step, lane, short=short)
 
     def sends(self, stream: Stream, step: int, lane: int) -> Iterator[Op]:
         """Send the pieces of ``step`` on, out of the buffer, or out of the input if they are this rank's own."""
@@ -111,10 +118,7 @@ def _alone(call: _Call, layers: int) -> list[Thread]:
     for call.layer in range(layers):
         ops += call.before()
         for step in steps(call.passing):
-            short = call.policy == "no_wait" and step == call.last
-            for stream in call.passing:
-                for lane in lanes:
-                    ops += call.arrivals(stream, step, lane, short=short)
+            ops += call.all_arrivals(step)
             for stream in call.passing:
                 for lane in lanes:
                     ops += call.sends(stream, step, lane)
@@ -135,15 +139,12 @@ def _with_workers(call: _Call, layers: int) -> list[Thread]:
     }
     ended = tuple(f"rank {call.rank} {thread.name}" for thread in workers.values())
     go = (f"rank {call.rank} go",)
-    mine = {key: _Call(call.policy, call.rank, call.ranks, call.tensors, call.fabric) for key in workers}
+    mine = {key: replace(call, sent=Counter(), arrived=Counter()) for key in workers}
     for call.layer in range(layers):
         compute.ops += call.before()
         compute.ops.append(Op("signal", call.layer, 0, n=call.layer, flags=go))
         for step in steps(call.passing):
-            short = call.policy == "no_wait" and step == call.last
-            for stream in call.passing:
-                for lane in lanes:
-                    compute.ops += call.arrivals(stream, step, lane, short=short)
+            compute.ops += call.all_arrivals(step)
             compute.ops += call.reads(step)
         for (stream, lane), thread in workers.items():
             own = mine[stream, lane]

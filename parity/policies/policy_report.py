@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from parity.policies import POLICIES, Clock, Fabric, critical_lag, explore, program, prove, seeded_stalls, simulate
+from parity.policies import (
+    POLICIES,
+    Clock,
+    Fabric,
+    Program,
+    critical_lag,
+    explore,
+    program,
+    prove,
+    seeded_stalls,
+    simulate,
+)
 from refsim.base.errors import UserError
 from refsim.base.mesh import Topology
 from refsim.files.tables import as_markdown
@@ -82,8 +93,7 @@ def judge(policy: str, ranks: int, seeds: int = _SEEDS, fabric: Fabric = RING) -
     programs = program(policy, ranks, fabric=fabric)
     size, layers, tensors = _small(ranks if fabric == RING else 2)
     small = explore(program(policy, size, layers, tensors if fabric == RING else "K", fabric))
-    simulated = {seed: simulate(programs, seeded_stalls(programs, seed, longest_stall(ranks))) for seed in range(seeds)}
-    wrong = [seed for seed, run in simulated.items() if run.wrong]
+    wrong = _wrong_seeds(programs, ranks, seeds)
     return Verdict(
         policy,
         ranks,
@@ -92,10 +102,16 @@ def judge(policy: str, ranks: int, seeds: int = _SEEDS, fabric: Fabric = RING) -
         small.wrong,
         small.states,
         seeds,
-        wrong,
-        simulated[wrong[0]].wrong if wrong else "",
+        list(wrong),
+        next(iter(wrong.values()), ""),
         critical_lag(policy, ranks, Clock(), fabric=fabric),
     )
+
+
+def _wrong_seeds(threads: Program, ranks: int, seeds: int) -> dict[int, str]:
+    """Return the seeds under whose schedule something goes wrong, and what does."""
+    runs = ((seed, simulate(threads, seeded_stalls(threads, seed, longest_stall(ranks)))) for seed in range(seeds))
+    return {seed: run.wrong for seed, run in runs if run.wrong}
 
 
 def _small(ranks: int) -> tuple[int, int, str]:
@@ -134,9 +150,8 @@ def markdown() -> str:
 def sampled_row(policy: str, ranks: int) -> Cells:
     programs = program(policy, ranks)
     pairs = len(prove(programs))
-    stalls = (seeded_stalls(programs, seed, longest_stall(ranks)) for seed in range(_SEEDS))
-    wrong = [seed for seed, stall in enumerate(stalls) if simulate(programs, stall).wrong]
-    return policy, ranks, pairs, len(wrong), wrong[0] if wrong else "-", "unsafe" if pairs or wrong else "safe"
+    wrong = _wrong_seeds(programs, ranks, _SEEDS)
+    return policy, ranks, pairs, len(wrong), next(iter(wrong), "-"), "unsafe" if pairs or wrong else "safe"
 
 
 def explored_row(policy: str, ranks: int, tensors: str) -> Cells:
@@ -159,8 +174,7 @@ def fabric_row(policy: str, fabric: Fabric) -> Cells:
     """Four ranks by happens-before and by schedules, two ranks and one tensor by search, where that is feasible."""
     threads = program(policy, _FABRIC_RANKS, fabric=fabric)
     pairs = len(prove(threads))
-    stalls = (seeded_stalls(threads, seed, longest_stall(_FABRIC_RANKS)) for seed in range(_FABRIC_SEEDS))
-    wrong = sum(bool(simulate(threads, stall).wrong) for stall in stalls)
+    wrong = len(_wrong_seeds(threads, _FABRIC_RANKS, _FABRIC_SEEDS))
     found = None
     try:
         found = explore(program(policy, 2, _EXHAUSTIVE_LAYERS, "K", fabric), _FABRIC_STATES)

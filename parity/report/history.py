@@ -209,7 +209,7 @@ def rows(entries: Sequence[Entry], metric: str = PCC) -> list[dict[str, Any]]:
             if metric == PCC:
                 value, limit = (None if x is None else 1 - x for x in (value, limit))
             own = (*entry.series, entry.commit, entry.date, entry.version)
-            numbers = {"value": value, "limit": limit, **numbers_of(entry)}
+            numbers = {"value": value, "limit": limit, **numbers_of(entry.kind, entry.record)}
             row = dict(zip(COLUMNS, own, strict=False)) | numbers | {"worse_by": "; ".join(map(str, worse))}
             found.append(dict.fromkeys(COLUMNS) | row)
     return found
@@ -268,12 +268,8 @@ def _compared(before: Entry, after: Entry) -> Diff:
     return diff({"records": [before.record]}, {"records": [after.record]})
 
 
-def numbers_of(entry: Entry) -> dict[str, Any]:
+def numbers_of(kind: str, record: dict[str, Any]) -> dict[str, Any]:
     """``verdict``, ``measured_s``, ``predicted_s``, ``memory_gb`` of a record of any kind, where it has them."""
-    return _numbers(entry.kind, entry.record)
-
-
-def _numbers(kind: str, record: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"verdict": record.get("verdict")}
     if kind == "parity":
         peak = record.get("resources", {}).get("peak_dram", {}).get("bytes")
@@ -305,7 +301,7 @@ def _entry(kind: str, record: dict[str, Any]) -> tuple[str, str, str, dict[str, 
     try:
         name = " ".join(_text(record[field]) for field in of if field in record)
         setting = ", ".join(_named(field, record[field]) for field in within if field in record)
-        _numbers(kind, record)
+        numbers_of(kind, record)
         if not name or (kind == "parity" and not record.keys() >= _COMPARED):
             raise KeyError
     except (KeyError, TypeError, AttributeError) as e:

@@ -214,8 +214,8 @@ class _UserFolder:
     def held(self, case: Case) -> str:
         return case.dtype
 
-    def watching(self, case: Case, seed: int, arithmetic: torch.dtype, model: Any) -> AbstractContextManager[Any]:
-        return nullcontext() if case.needs_gb else super().watching(case, seed, arithmetic, model)
+    def watching(self, case: Case, arithmetic: torch.dtype, model: Any) -> AbstractContextManager[Any]:
+        return nullcontext() if case.needs_gb else super().watching(case, arithmetic, model)
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Any:
         return self.answer

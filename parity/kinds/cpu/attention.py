@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from parity.cases import Case, Layout
+from parity.cases import AttentionShape, Case, Layout
 from parity.cases.inputs import attention_inputs, rounded
 from parity.cases.oracles import formulas
-from parity.cases.store import CheckpointStore
 from parity.explain import attention as finder
 from parity.explain.places import Evidence
 from parity.kinds.base import DIGITS, CpuKind, Metrics, noise_of, token_shards
@@ -95,17 +95,9 @@ class Attention(CpuKind):
         ),
     }
 
-    def __init__(self, store: CheckpointStore) -> None:
-        super().__init__(store)
-        self._references: dict[tuple, tuple[Tensor, Tensor]] = {}
-        self._last_inputs: tuple[tuple, dict[str, Tensor]] | None = None
-
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         """``q``, ``k``, ``v`` and the prompt's, holding only values of the storage dtype."""
-        key = case.shape, case.family, case.dtype, seed
-        if self._last_inputs is None or self._last_inputs[0] != key:  # of a case they are asked for several times
-            self._last_inputs = key, rounded(attention_inputs(case.shape, case.family, seed), case.dtype)
-        return self._last_inputs[1]
+        return _inputs(case.shape, case.family, case.dtype, seed)
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
         options = layout.options(case.dtype, **{"trace": True} | more)
@@ -168,14 +160,8 @@ class Attention(CpuKind):
 
     def reference(self, case: Case, seed: int) -> tuple[Tensor, Tensor]:
         """Return the formula's output and log-sum-exp on float64, computed once for all layouts."""
-        key = case.shape, case.family, seed, case.dtype
-        if key not in self._references:
-            self._references[key] = formulas.attention_float64(self.inputs(case, seed), case.shape)
-        return self._references[key]
-
-    def drop(self, case: Case, seed: int) -> None:
-        self._last_inputs = None
-        self._references = {key: kept for key, kept in self._references.items() if key[2] != seed}
+        key = case.shape, case.family, case.dtype
+        return self.once(case, seed, key, lambda: formulas.attention_float64(self.inputs(case, seed), case.shape))
 
     def _noise(self, case: Case, seed: int) -> tuple[Tensor, Tensor]:
         """torch's attention in the storage dtype and in float64."""
@@ -232,6 +218,12 @@ class GemmAttention(StorageAttention):
         if "lse_over_noise" in limits:
             known = {"lse_rel_max": limits["lse_over_noise"] * self._lse_noise(case, seed)} | known
         return known
+
+
+@lru_cache(maxsize=1)
+def _inputs(shape: AttentionShape, family: str, dtype: str, seed: int) -> dict[str, Tensor]:
+    """Draw what a case asks for several times."""
+    return rounded(attention_inputs(shape, family, seed), dtype)
 
 
 def _joint(result: Result, rows: int) -> Tensor:

@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -27,16 +24,15 @@ from torch import Tensor
 from parity.cases import Case, Layout
 from parity.cases.checkpoints import MODELS
 from parity.cases.inputs import generator
+from parity.cases.linked import linked, rewrite
 from parity.cases.model_folders import load_oracle, transformers_model
 from parity.cases.store import CheckpointStore
 from parity.explain import decoding
 from parity.explain.places import Evidence
-from parity.kinds.base import CpuKind, Metrics
+from parity.kinds.base import CpuKind, Kind, Metrics, is_refused
 from parity.measure import metrics as m
 from parity.measure.thresholds import REPLICAS, SECONDS, Threshold
 from refsim.api.text import TextRequest, TextResult, generate_text
-from refsim.base import scratch
-from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.pipelines.speculative import Decoded
 
@@ -75,10 +71,6 @@ class Generation(CpuKind):
         )
     }
 
-    def __init__(self, store: CheckpointStore) -> None:
-        super().__init__(store)
-        self._oracles = OracleStore(store)
-
     def inputs(self, case: Case, seed: int) -> list[list[int]]:
         """Ids of the prompts, of many lengths; never the drafter's mask."""
         return draw_prompts(case, case.shape.prompts, seed)
@@ -90,7 +82,7 @@ class Generation(CpuKind):
 
     def measure(self, case: Case, seed: int, result: TextResult) -> Metrics:
         """Count what is wrong over all prompts, and find the largest error of a margin."""
-        oracle, prompts = self._oracles.of(case, seed), self.inputs(case, seed)
+        oracle, prompts = oracle_of(self, case, seed), self.inputs(case, seed)
         found: Metrics = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0}
         margin, least, undecided = 0.0, math.inf, 0
         with one_thread():
@@ -127,26 +119,17 @@ class Generation(CpuKind):
 
     def refuses_another(self, case: Case, seed: int) -> bool:
         """Whether a drafter with another vocabulary than the target is refused for that, before any rank begins."""
-        with scratch.Folder("drafters") as within:
-            draft = shutil.copytree(self.store.folder(case.model, seed), Path(within) / "draft", copy_function=os.link)
+        target, options = self.store.folder(MODELS[case.model].target, seed), case.layout.options("fp32")
+        with linked(self.store.folder(case.model, seed)) as draft:
             config = json.loads((draft / "config.json").read_text())
             size = config["vocab_size"]
-            (draft / "config.json").unlink()
-            (draft / "config.json").write_text(json.dumps(config | {"vocab_size": size + 1}))
+            rewrite(draft / "config.json", config | {"vocab_size": size + 1})
             request = TextRequest(draft=draft, cache=case.shape.cache, max_new_tokens=1)
-            try:
-                generate_text(
-                    self.store.folder(MODELS[case.model].target, seed),
-                    [[1]],
-                    request,
-                    options=case.layout.options("fp32"),
-                )
-            except UserError as e:
-                return f"the drafter has vocab_size {size + 1} but the target {size}" in str(e)
-        return False
+            said = f"the drafter has vocab_size {size + 1} but the target {size}"
+            return is_refused(lambda: generate_text(target, [[1]], request, options=options), said)
 
     def explain(self, case: Case, seed: int, result: TextResult, limits: Mapping[str, float]) -> Evidence:
-        oracle, prompts = self._oracles.of(case, seed), self.inputs(case, seed)
+        oracle, prompts = oracle_of(self, case, seed), self.inputs(case, seed)
         with one_thread():
             expected = [expected_of(case, oracle, p, text) for p, text in zip(prompts, result.texts, strict=True)]
         known = [None if e.closest < UNDECIDED else e for e in expected]
@@ -163,10 +146,6 @@ class Generation(CpuKind):
             "rows": torch.tensor([[step.target_rows, step.draft_rows] for step in steps]),
             "margins": torch.tensor([step.margin for step in steps], dtype=torch.float64),
         }
-
-    def drop(self, case: Case, seed: int) -> None:
-        super().drop(case, seed)
-        self._oracles.drop(case, seed)
 
 
 def draw_prompts(case: Case, count: int, seed: int) -> list[list[int]]:
@@ -300,24 +279,9 @@ def expected_of(case: Case, oracle: GenerationOracle, prompt: list[int], text: D
     return found
 
 
-class OracleStore:
-    """Oracles by (drafter, seed), kept until :meth:`drop`."""
-
-    def __init__(self, store: CheckpointStore) -> None:
-        self._store = store
-        self._known: dict[tuple[str, int], GenerationOracle] = {}
-
-    def of(self, case: Case, seed: int) -> GenerationOracle:
-        """Return the oracle of a case's drafter and its target."""
-        key = case.model, seed
-        if key not in self._known:
-            self._known[key] = GenerationOracle(self._store, case.model, seed)
-        return self._known[key]
-
-    def drop(self, case: Case, seed: int) -> None:
-        """Forget the oracle, and the target's folder, which only it and the drafter need."""
-        self._known.pop((case.model, seed), None)
-        self._store.drop(MODELS[case.model].target, seed)
+def oracle_of(kind: Kind, case: Case, seed: int) -> GenerationOracle:
+    """Return the oracle of a case's drafter and its target, made once."""
+    return kind.once(case, seed, GenerationOracle, lambda: GenerationOracle(kind.store, case.model, seed))
 
 
 def wrong_rows(start: int, steps: list[dict[str, Any]], *, draft: bool = True, noise: int = 0) -> int:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from parity.cases import Case, Layout
 from parity.cases.pipelines import PIPELINES, quietly
-from parity.cases.store import CheckpointStore
 from parity.kinds.base import CpuKind, Metrics
 from parity.measure import metrics as m
 from parity.measure.thresholds import FINITE, REPLICAS, SECONDS, Threshold
@@ -70,10 +69,6 @@ class Pipeline(CpuKind):
         ),
     }
 
-    def __init__(self, store: CheckpointStore) -> None:
-        super().__init__(store)
-        self._references: dict[tuple[str, str, int], DiffusersRun] = {}
-
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Generated:
         options = layout.options(case.dtype, **more)
         return generate_images(self.store.folder(case.model, seed), PIPELINES[case.model].request, options=options)
@@ -104,18 +99,13 @@ class Pipeline(CpuKind):
     def answers(self, result: Generated) -> dict[str, Tensor]:
         return {"pixels": result.pixels, "steps": result.steps}
 
-    def drop(self, case: Case, seed: int) -> None:
-        super().drop(case, seed)
-        self._references = {key: x for key, x in self._references.items() if (key[0], key[2]) != (case.model, seed)}
-
     def _reference(self, case: Case, seed: int) -> DiffusersRun:
-        key = case.model, case.dtype, seed
-        if key not in self._references:
-            folder = self.store.folder(case.model, seed)
-            with quietly():
-                run = diffusers_run(case.model, folder, rounded=case.dtype == "bf16", variant=self.variant)
-            self._references[key] = run
-        return self._references[key]
+        return self.once(case, seed, case.dtype, lambda: self._diffusers_run(case, seed))
+
+    def _diffusers_run(self, case: Case, seed: int) -> DiffusersRun:
+        folder = self.store.folder(case.model, seed)
+        with quietly():
+            return diffusers_run(case.model, folder, rounded=case.dtype == "bf16", variant=self.variant)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +15,6 @@ from torch import Tensor
 from parity.cases import Case, Layout
 from parity.cases.checkpoints import MODELS
 from parity.cases.inputs import rounded
-from parity.cases.store import CheckpointStore
 from parity.explain import layered, tokens
 from parity.explain.places import Evidence, Place
 from parity.kinds.base import DIGITS, Metrics, ModelKind, distinct_replicas, noise_of, token_shards
@@ -77,10 +76,6 @@ class Transformer(ModelKind):
         ),
     }
 
-    def __init__(self, store: CheckpointStore) -> None:
-        super().__init__(store)
-        self._modules: dict[tuple, layers.Modules] = {}
-
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         return transformer_inputs(case, seed)
 
@@ -101,30 +96,20 @@ class Transformer(ModelKind):
             result = super().run(case, layout, seed, observe=folder, **more)
             return Answer(**vars(result), observed=observe.read(folder, len(result.values)))
 
-    @contextmanager
-    def watching(self, case: Case, seed: int, arithmetic: torch.dtype, model: Any) -> Iterator[None]:
+    def watching(self, case: Case, arithmetic: torch.dtype, model: Any) -> AbstractContextManager[Any]:
         if not judges_layers(case) or (case.needs_gb and arithmetic != torch.float32):
-            yield
-            return
+            return nullcontext()
         oracle = self.oracle(case)
-        with layers.watch(model, case.shape.batch, oracle.block_streams, oracle.heads_dim) as modules:
-            yield
-        self._modules[self.key(case, seed, arithmetic)] = modules
+        return layers.watch(model, case.shape.batch, oracle.block_streams, oracle.heads_dim)
 
-    def _watched(self, case: Case, seed: int) -> layers.Modules:
+    def _layers(self, case: Case, seed: int) -> layers.Modules:
         """Return what the oracle's layers took and gave; run it again if its first case did not ask for them."""
-        key = self.key(case, seed, torch.float32)
-        if key not in self._modules:
-            del self._samples[key]
-            self.reference(case, seed)
-        return self._modules[key]
+        _, modules = self.watched(case, seed)
+        key = "layers", case.shape, case.family, self.held(case)
+        return modules or self.once(case, seed, key, lambda: self._answered(case, seed, torch.float32)[1])
 
     def extra(self, result: Answer) -> dict[str, Any]:
         return {"worst_layers": result.worst_layers} if result.worst_layers else {}
-
-    def drop(self, case: Case, seed: int) -> None:
-        super().drop(case, seed)
-        self._modules = {key: x for key, x in self._modules.items() if (key[0], key[3]) != (case.model, seed)}
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         ref, sample = self.reference(case, seed), result.tensors["sample"]
@@ -136,7 +121,7 @@ class Transformer(ModelKind):
             found["guided_one_minus_pcc"] = m.one_minus_pcc(guided, guided_ref)
             found["non_finite"] += m.non_finite(guided)
         if isinstance(result, Answer) and result.observed is not None:
-            modules = self._watched(case, seed)
+            modules = self._layers(case, seed)
             judged = layers.judge(result.observed, modules, case.layout.options(case.dtype), case.shape.text)
             result.worst_layers = judged.worst
             found |= judged.metrics
@@ -154,7 +139,7 @@ class Transformer(ModelKind):
         bounds = {name: limit for name, limit in limits.items() if name in layers.METRICS}
         if not isinstance(result, Answer) or not result.worst_layers or not bounds:
             return whole
-        modules, options = self._watched(case, seed), case.layout.options(case.dtype)
+        modules, options = self._layers(case, seed), case.layout.options(case.dtype)
         asked = result.observed or [], modules, options, case.shape.text
         pieces = [*layers.findings(*asked, rows=True), *layers.spoiled_padding(*asked)]
         found = layered.find(pieces, bounds, get_mesh(case.mesh))
@@ -191,7 +176,7 @@ class Transformer(ModelKind):
         if case.dtype == "fp32":
             answer, ref = ref, answer  # the reference is the fp32 answer, the noise the float64 one
         found = compare_samples(case, answer, ref, digits=DIGITS[case.dtype])
-        return found | layers.floor(*(self._modules[self.key(case, seed, dtype)] for dtype in (noisy, wide)))
+        return found | layers.floor(*(self.watched(case, seed, dtype)[1] for dtype in (noisy, wide)))
 
     def _noise(self, case: Case, seed: int) -> Tensor | None:
         """Return the sample computed in bf16; for fp32 in float64, whose distance is fp32's noise, or None (slow)."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,14 +18,12 @@ import torch
 from torch import Tensor
 
 from parity.cases import Case
-from parity.cases.checkpoints import MODELS
+from parity.cases.linked import linked, rewrite
 from parity.cases.model_folders import load_oracle
 from parity.cases.oracles.library import library_defaults
 from parity.cases.pipelines import quietly
-from parity.kinds import load
 from parity.kinds.base import HostKind, Metrics
 from parity.measure.thresholds import Threshold
-from refsim.base import scratch
 from refsim.base.errors import UserError
 from refsim.models.registry import get
 from refsim.runtime.launch import Result
@@ -51,12 +48,10 @@ class UnreadKeys(HostKind):
         right, overlooked = self._answer(case, folder, seed), []
         if right is None:
             raise ValueError(f"the library has no answer to {case.model} as it is")
-        with scratch.Folder("keys") as within:
-            changed = Path(within) / "changed"
-            shutil.copytree(folder, changed)
-            written = json.loads((folder / "config.json").read_text())
+        written = json.loads((folder / "config.json").read_text())
+        with linked(folder) as changed:
             for key, value in result.value["taken"].items():
-                (changed / "config.json").write_text(json.dumps(written | {key: value}))
+                rewrite(changed / "config.json", written | {key: value})
                 theirs = self._answer(case, changed, seed)
                 if theirs is not None and not torch.equal(theirs, right):
                     overlooked.append(f"{key} = {value}")
@@ -65,8 +60,8 @@ class UnreadKeys(HostKind):
 
     def _answer(self, case: Case, folder: Path, seed: int) -> Tensor | None:
         """Return the library's answer, None if it has none with this config.json."""
-        kind = load(get(MODELS[case.model].class_name).kind)(self.store)
-        given = dict(kind.inputs(dataclasses.replace(case, family="normal"), seed))
+        kind, inputs = self.runs(case, seed)
+        given = dict(inputs)
         try:
             with quietly(), torch.inference_mode():
                 model = load_oracle(folder, torch.float32)

@@ -7,7 +7,6 @@ none that a picture could be right for. The case's ``model`` is a pipeline of :d
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from parity.cases import Case
+from parity.cases.linked import linked, rewrite
 from parity.cases.oracles import oracle_of
 from parity.cases.oracles.requests import ratios
 from parity.cases.pipelines import PIPELINES, quietly
@@ -28,7 +28,6 @@ from parity.kinds.base import HostKind, Metrics, is_refused
 from parity.kinds.cpu.pipeline import load_pipeline
 from parity.measure.thresholds import Threshold
 from refsim.api.images import generate_images
-from refsim.base import scratch
 from refsim.base.options import RunOptions
 from refsim.pipelines.pipeline import find_pipeline
 from refsim.pipelines.request import PipelineRequest, is_pipeline
@@ -94,9 +93,7 @@ def _generate(root: Path, own: PipelineRequest, options: RunOptions, key: str, v
 @contextmanager
 def _spoiled(root: Path, spoil: Spoil) -> Iterator[Path | None]:
     """Make a folder like ``root`` but for what ``spoil`` does to it; None if that cannot be done."""
-    with scratch.Folder("refusals") as within:
-        folder = Path(within) / "pipeline"
-        shutil.copytree(root, folder, copy_function=os.link)
+    with linked(root) as folder:
         yield None if spoil(folder) is False else folder
 
 
@@ -149,8 +146,7 @@ def _edited(file: str, change: Callable[[dict[str, Any]], Any]) -> Spoil:
         written = json.loads(path.read_text())
         if change(written) is False:
             return False
-        path.unlink()
-        path.write_text(json.dumps(written))
+        rewrite(path, written)
         return True
 
     return spoil
@@ -199,8 +195,7 @@ def _wider_decoder(folder: Path) -> None:
     before = written[key]
     for name in ("latents_mean", "latents_std"):
         written |= {name: [1.0] * (before + 4)} if written.get(name) else {}
-    config.unlink()
-    config.write_text(json.dumps(written | {key: before + 4}))
+    rewrite(config, written | {key: before + 4})
     _reweigh(folder, "vae/*.safetensors", lambda name, x: _wider(x, before) if name.endswith(_FIRST) else x)
 
 

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from parity.cases import Case
 from parity.cases.checkpoints import MODELS
-from parity.kinds import load
 from parity.kinds.base import HostKind
 from parity.measure.thresholds import Threshold
 from refsim import api
@@ -47,8 +46,7 @@ class Refusals(HostKind):
     def look(self, case: Case, seed: int) -> dict[str, Any]:
         folder, options = self.store.folder(case.model, seed), case.layout.options("fp32")
         if (target := MODELS[case.model].target) is None:
-            kind = load(get(MODELS[case.model].class_name).kind)(self.store)
-            inputs = kind.inputs(dataclasses.replace(case, family="normal"), seed)
+            _, inputs = self.runs(case, seed)
             run = partial(api.run, options=options)
         else:  # a drafter runs beside its target
             inputs, run = {}, partial(_draft, target=self.store.folder(target, seed), options=options)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,13 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from parity.cases import Case
+from parity.cases.linked import linked, rewrite
 from parity.cases.oracles import oracle_of
 from parity.cases.oracles.requests import ratios
 from parity.cases.pipelines import PIPELINES, quietly
 from parity.kinds.base import HostKind, Metrics
 from parity.kinds.cpu.pipeline import arguments_of, load_pipeline
 from parity.measure.thresholds import Threshold
-from refsim.base import scratch
 from refsim.pipelines.hosts.base import expert_of
 from refsim.pipelines.pipeline import find_pipeline
 from refsim.pipelines.request import PipelineRequest, is_pipeline
@@ -106,21 +105,13 @@ def _lacking(folder: Path, keys: tuple[str, ...]) -> Iterator[Path]:
     if not keys:
         yield folder
         return
-    with scratch.Folder("requests") as within:
-        root = Path(within) / "pipeline"
-        shutil.copytree(folder, root, copy_function=os.link)
+    with linked(folder) as root:
         file = root / "scheduler" / "scheduler_config.json"
         written = json.loads(file.read_text())
-        _rewrite(file, {key: value for key, value in written.items() if key not in keys})
+        rewrite(file, {key: value for key, value in written.items() if key not in keys})
         for file in root.glob("tokenizer*/tokenizer_config.json"):
-            _rewrite(file, json.loads(file.read_text()) | {"model_input_names": ["input_ids"]})
+            rewrite(file, json.loads(file.read_text()) | {"model_input_names": ["input_ids"]})
         yield root
-
-
-def _rewrite(file: Path, values: dict[str, Any]) -> None:
-    """Write another file in the place of a link."""
-    file.unlink()
-    file.write_text(json.dumps(values))
 
 
 def ours(root: Path, request: PipelineRequest) -> Facts:

@@ -19,16 +19,15 @@ from torch import Tensor
 
 from parity.cases import Case
 from parity.cases.checkpoints import MODELS
-from parity.cases.store import CheckpointStore
 from parity.kinds.base import Metrics, TTNNKind
 from parity.kinds.cpu.generation import (
     Expected,
     GenerationOracle,
-    OracleStore,
     differences,
     draw_prompts,
     generate,
     one_thread,
+    oracle_of,
     wrong_rows,
 )
 from parity.measure import metrics as m
@@ -75,18 +74,10 @@ class TTNNGeneration(TTNNKind):
         )
     }
 
-    def __init__(self, store: CheckpointStore) -> None:
-        super().__init__(store)
-        self._oracles = OracleStore(store)
-        self._prompts: dict[tuple[str, int], list[list[int]]] = {}
-
     def prompts(self, case: Case, seed: int) -> list[list[int]]:
         """As many as the case has, on none of which the oracle's choices are close."""
-        key = case.id, seed
-        if key not in self._prompts:
-            with one_thread():
-                self._prompts[key] = self._clear_prompts(case, seed)
-        return self._prompts[key]
+        with one_thread():
+            return self.once(case, seed, case.id, lambda: self._clear_prompts(case, seed))
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         """``ids`` of all prompts one after the other and ``lengths``."""
@@ -106,7 +97,7 @@ class TTNNGeneration(TTNNKind):
         return generate(case, seed, self.store, self.prompts(case, seed), case.layout.options(case.dtype))
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: TextResult) -> tuple[Metrics, dict[str, Any]]:
-        texts, oracle = outcome.report["texts"], self._oracles.of(case, seed)
+        texts, oracle = outcome.report["texts"], oracle_of(self, case, seed)
         with one_thread():
             found = self._compare_texts(case, seed, texts, reference)
             found |= compare_states(outcome.tensors, oracle.states(self.prompts(case, seed)[0]))
@@ -118,13 +109,8 @@ class TTNNGeneration(TTNNKind):
         found["comm_calls"] = len(reference.collectives)
         return found, {"communication": communication, "collectives": outcome.collectives, "texts": texts}
 
-    def drop(self, case: Case, seed: int) -> None:
-        super().drop(case, seed)
-        self._oracles.drop(case, seed)
-        self._prompts = {key: x for key, x in self._prompts.items() if key != (case.id, seed)}
-
     def _clear_prompts(self, case: Case, seed: int) -> list[list[int]]:
-        oracle, clear = self._oracles.of(case, seed), []
+        oracle, clear = oracle_of(self, case, seed), []
         for prompt in draw_prompts(case, CANDIDATES, seed):
             expected = oracle.expect(prompt, case.shape.max_new_tokens)
             routed = oracle.router_gap(prompt + expected.tokens) >= ROUTER_TOSS_UP
@@ -136,7 +122,7 @@ class TTNNGeneration(TTNNKind):
         return [prompt for _, prompt in clear[: case.shape.prompts]]
 
     def _compare_texts(self, case: Case, seed: int, texts: list[dict[str, Any]], reference: TextResult) -> Metrics:
-        oracle, prompts = self._oracles.of(case, seed), self.prompts(case, seed)
+        oracle, prompts = oracle_of(self, case, seed), self.prompts(case, seed)
         found: Metrics = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0}
         judged = 0
         for prompt, ours, theirs in zip(prompts, texts, reference.texts, strict=True):

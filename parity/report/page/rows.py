@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def _cases() -> dict[str, Case]:
 def _parity(record: Row) -> list[Row]:
     """Return a judged case, its metrics from the one nearest to its bound on."""
     names = "id kind model mesh parallel scheme dtype backend seed verdict reason error wall_s hazards explanation"
-    row = {name: record.get(name) for name in names.split()}
+    (row,) = _columns(names, record)
     known, limits = _reasons(record["kind"], record["dtype"]), record["thresholds"]
     metrics = [_metric(name, record["metrics"].get(name), limits.get(name), known) for name in limits]
     free = [_metric(name, value, None, known) for name, value in record["metrics"].items() if name not in limits]
@@ -108,16 +108,6 @@ def _reasons(kind: str, dtype: str) -> dict[str, tuple[float, str]]:
         return {}
 
 
-def _faults(record: Row) -> list[Row]:
-    names = "id kind backend family sentence mistake case verdict caught_by error missed_by seconds"
-    return [{name: record.get(name) for name in names.split()}]
-
-
-def _predictions(record: Row) -> list[Row]:
-    names = "model size mesh parallel topology rank total_seconds total_seconds_range bound memory_gb stages"
-    return [{name: record.get(name) for name in names.split()}]
-
-
 def _memory(record: Row) -> list[Row]:
     """Return a stage a row, of the group of devices that holds the most; a stage of which there is nothing says why."""
     model, size, mesh, parallel = record.get("system") or (
@@ -140,13 +130,19 @@ def _memory(record: Row) -> list[Row]:
 
 def _speed(record: Row) -> list[Row]:
     names = "scheme ranks rows heads head_dim dtype math seconds ratio ratio_range rel_rmse right hazards load_before"
-    return [{name: record.get(name) for name in names.split()} | {"run_machine": record.get("run.machine")}]
+    return [row | {"run_machine": record.get("run.machine")} for row in _columns(names, record)]
 
 
+def _columns(names: str, record: Row) -> list[Row]:
+    return [{name: record.get(name) for name in names.split()}]
+
+
+_FAULTS = "id kind backend family sentence mistake case verdict caught_by error missed_by seconds"
+_PREDICTIONS = "model size mesh parallel topology rank total_seconds total_seconds_range bound memory_gb stages"
 _MAKE = {
     "parity": _parity,
-    "faults": _faults,
-    "predictions": _predictions,
+    "faults": partial(_columns, _FAULTS),
+    "predictions": partial(_columns, _PREDICTIONS),
     "memory": _memory,
     "speed": _speed,
 }

@@ -166,7 +166,7 @@ def test_every_layer_of_a_block_is_observed(model):
         assert isinstance(kind, Transformer)
         result = kind.run(case, case.layout, 0)
         kind.measure(case, 0, result)
-        oracle = kind._modules[kind.key(case, 0, torch.float32)]
+        _, oracle = kind.watched(case, 0)
     for rank in result.observed:
         names = {one.name.partition("@")[0] for one in rank}
         assert {name for name in oracle if name not in names and not ALONE.fullmatch(name)} == set()

@@ -23,7 +23,7 @@ from parity.cases.store import CheckpointStore
 from parity.kinds import load, thresholds_for
 from parity.kinds.base import Measured
 from parity.kinds.cpu import collectives, generation, transformer
-from parity.kinds.cpu.generation import Expected, Generation
+from parity.kinds.cpu.generation import Expected, Generation, GenerationOracle
 from parity.measure import metrics as m
 from parity.measure import thresholds, traces
 from parity.measure.digests import rank_digest
@@ -96,7 +96,7 @@ def generation_verdict(
     texts = [Decoded([1, 2, 3], [Step(**right)], 0.7), Decoded(list(tokens), [Step(**second)], first)]
     kind = Generation(None)
     oracle = SimpleNamespace(expect=lambda prompt, count, drafted: expected)
-    kind._oracles = SimpleNamespace(of=lambda case, seed: oracle)
+    kind.once(GENERATION, 0, GenerationOracle, lambda: oracle)
     kind.inputs = lambda case, seed: PROMPTS
     kind.refuses_another = lambda case, seed: refuses
     block = generation.block_of(GENERATION) if block is None else block
