@@ -82,7 +82,7 @@ def run_faults(
             records += run(name, ids, lambda i, n, record: typer.echo(report.line(i, n, record), err=True))
     if out is not None:
         report.write(records, out)
-    write_csv([report.judged(record) for record in records], csv)
+    write_csv(records, csv)
     summary = report.summary(records)
     if as_json:
         typer.echo(report.as_json(records), nl=False)

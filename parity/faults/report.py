@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from parity.faults.records import Record, is_good
-from parity.measure.thresholds import Threshold, judge
 from refsim.files import output, tables
-from refsim.files.keys import Document, Key, Measured
-
-WHOLE_PCC = Threshold("one_minus_pcc", 1e-3, "PCC >= 0.999 over the whole tensor, the usual gate")
-
-
-def missed_by(record: Record) -> list[str]:
-    """Metrics of the case that, alone, would have let the fault pass; ``pcc 0.999`` is the usual whole-tensor gate."""
-    if record["error"]:
-        return []  # refused before there was anything to measure
-    caught = {by["metric"] for by in record["caught_by"]}
-    metrics, limits = record["metrics"], record["thresholds"]
-    missed = [m for m in limits if m not in caught and metrics.get(m) is not None]
-    return missed + (["pcc 0.999"] if not judge(metrics, (WHOLE_PCC,)) else [])
+from refsim.files.keys import Document, Key
 
 
 @dataclass
@@ -38,75 +25,36 @@ class FaultCounts:
 
 
 @dataclass
-class Exceeded:
-    """A bound that a fault exceeds."""
-
-    metric: str
-    value: Measured
-    threshold: float
-
-
-@dataclass
-class Put:
-    """A fault, or a clean case (``kind``).
-
-    Attributes:
-        caught_by: The bounds exceeded, the furthest first.
-        missed_by: Metrics that alone would have let the fault pass.
-    """
-
-    id: str
-    kind: Literal["fault", "clean"]
-    backend: str
-    family: str
-    sentence: str
-    mistake: str
-    case: str
-    caught_by: list[Exceeded]
-    error: str
-    metrics: dict[str, Any]
-    thresholds: dict[str, float]
-    seconds: float | None
-    verdict: Literal["caught", "survived", "passed", "false alarm"]
-    missed_by: list[str]
-
-
-@dataclass
 class Faults(Document):
     """All faults and clean cases that were run."""
 
     summary: FaultCounts
-    records: list[Put]
+    records: list[Record]
 
 
 def summary(records: list[Record]) -> FaultCounts:
     """Count the records."""
-    faults = [r for r in records if r["kind"] == "fault"]
+    faults = [r for r in records if r.kind == "fault"]
     return FaultCounts(
         faults=len(faults),
-        caught=sum(r["verdict"] == "caught" for r in faults),
-        survived=[r["id"] for r in faults if r["verdict"] != "caught"],
+        caught=sum(r.verdict == "caught" for r in faults),
+        survived=[r.id for r in faults if r.verdict != "caught"],
         clean_cases=len(records) - len(faults),
-        false_alarms=[r["id"] for r in records if r["verdict"] == "false alarm"],
-        missed_by_pcc=[r["id"] for r in faults if "pcc 0.999" in missed_by(r)],
+        false_alarms=[r.id for r in records if r.verdict == "false alarm"],
+        missed_by_pcc=[r.id for r in faults if "pcc 0.999" in r.missed_by],
         good=bool(faults) and is_good(records),
     )
 
 
-def judged(record: Record) -> Put:
-    """Return the record with what would have missed the fault; nothing of a clean case."""
-    return Put(**record, missed_by=missed_by(record) if record["kind"] == "fault" else [])
-
-
 def as_json(records: list[Record]) -> str:
     """Summary and records; not-a-numbers as text."""
-    return output.document(Faults(summary(records), [judged(r) for r in records]), 1) + "\n"
+    return output.document(Faults(summary(records), records), 1) + "\n"
 
 
 def markdown(records: list[Record]) -> str:
     """Write what caught each fault, and the matrix fault x metric."""
     counts = summary(records)
-    faults = [r for r in records if r["kind"] == "fault"]
+    faults = [r for r in records if r.kind == "fault"]
     lines = [
         "# Faults",
         "",
@@ -115,36 +63,34 @@ def markdown(records: list[Record]) -> str:
         f"A gate of whole-tensor PCC >= 0.999 alone would have let {len(counts.missed_by_pcc)} of them pass.",
         "",
     ]
-    for family in dict.fromkeys(r["family"] for r in faults):
+    for family in dict.fromkeys(r.family for r in faults):
         rows = (
-            (r["id"], r["backend"], *map(_short, (r["sentence"], r["mistake"], _caught(r))))
-            for r in faults
-            if r["family"] == family
+            (r.id, r.backend, *map(_short, (r.sentence, r.mistake, _caught(r)))) for r in faults if r.family == family
         )
         table = tables.as_markdown(rows, ("fault", "backend", "what is wrong", "mistake", "caught by"))
         lines += [f"## {family}", "", table, ""]
     lines += ["## Which metric sees what", "", "`x` beyond its bound, `.` within it, blank: not measured there.", ""]
-    for backend in dict.fromkeys(r["backend"] for r in faults):
-        lines += _matrix(backend, [r for r in faults if r["backend"] == backend and not r["error"]])
+    for backend in dict.fromkeys(r.backend for r in faults):
+        lines += _matrix(backend, [r for r in faults if r.backend == backend and not r.error])
     return "\n".join(lines)
 
 
 def _matrix(backend: str, faults: list[Record]) -> list[str]:
-    metrics = list(dict.fromkeys(m for r in faults for m in r["thresholds"] if r["metrics"].get(m) is not None))
-    metrics = [m for m in metrics if any(by["metric"] == m for r in faults for by in r["caught_by"])]
+    metrics = list(dict.fromkeys(m for r in faults for m in r.thresholds if r.metrics.get(m) is not None))
+    metrics = [m for m in metrics if any(by.metric == m for r in faults for by in r.caught_by)]
     rows = []
     for r in faults:
-        caught = {by["metric"] for by in r["caught_by"]}
-        marks = ["x" if m in caught else "." if r["metrics"].get(m) is not None else " " for m in metrics]
-        rows.append((r["id"], "." if "pcc 0.999" in missed_by(r) else "x", *marks))
+        caught = {by.metric for by in r.caught_by}
+        marks = ["x" if m in caught else "." if r.metrics.get(m) is not None else " " for m in metrics]
+        rows.append((r.id, "." if "pcc 0.999" in r.missed_by else "x", *marks))
     return [f"### {backend}", "", tables.as_markdown(rows, ("fault", "pcc 0.999", *metrics)), ""]
 
 
 def _caught(record: Record) -> str:
-    if record["caught_by"]:
-        by = record["caught_by"][0]
-        return f"{by['metric']} {_number(by['value'])} > {_number(by['threshold'])}"
-    return f"refused: {record['error']}" if record["verdict"] == "caught" else "SURVIVED"
+    if record.caught_by:
+        by = record.caught_by[0]
+        return f"{by.metric} {_number(by.value)} > {_number(by.threshold)}"
+    return f"refused: {record.error}" if record.verdict == "caught" else "SURVIVED"
 
 
 def _number(value: Any) -> str:
@@ -157,8 +103,8 @@ def _short(text: str) -> str:
 
 def line(index: int, total: int, record: Record) -> str:
     """One line of progress."""
-    why = _short(_caught(record)) if record["kind"] == "fault" or record["verdict"] != "passed" else ""
-    return f"[{index}/{total}] {record['verdict']:11} {record['id']}  {why}"
+    why = _short(_caught(record)) if record.kind == "fault" or record.verdict != "passed" else ""
+    return f"[{index}/{total}] {record.verdict:11} {record.id}  {why}"
 
 
 def write(records: list[Record], folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from parity.cases import Case
 from parity.faults import ref_attention, ref_decoder, ref_decoding, ref_model, ref_runtime  # noqa: F401 - they register
-from parity.faults.records import SEED, Progress, Record, new_record, note_metrics, note_verdict
+from parity.faults.records import SEED, Progress, Record
 from parity.faults.registry import FAULTS, Fault
 from parity.faults.ttnn import (  # noqa: F401 - they register
     attention,
@@ -76,12 +76,12 @@ def run(backend: str, ids: Iterable[str] | None = None, progress: Progress | Non
         bounds = thresholds_for(case.kind, case.dtype)
         if backend == "cpu":
             bounds = tuple({t.metric: t for t in (*bounds, *TRACE)}.values())
-        record = new_record(case, fault, backend, bounds)
+        record = Record.of(case, fault, backend, bounds)
         try:
-            note_metrics(record, measure(record), bounds)
+            record.note_metrics(measure(record), bounds)
         except RefsimError as e:
-            record["error"] = f"{type(e).__name__}: {e}"
-        note_verdict(record, fault)
+            record.error = f"{type(e).__name__}: {e}"
+        record.note_verdict(fault)
         records.append(record)
         if progress:
             progress(len(records), len(jobs), record)
@@ -104,7 +104,7 @@ def _measure_ranks(
         name = fault.reference if fault else ""
         measured = runner.run(case, SEED, fault=name, trace=True, timeout_s=TIMEOUT_S)
     finally:
-        record["seconds"] = time.monotonic() - started
+        record.seconds = time.monotonic() - started
     if fault is None:
         clean[case] = measured.trace
     found = {**measured.metrics, **traces.check(measured.trace, case.layout), "hazards": len(measured.hazards)}
@@ -126,5 +126,5 @@ def _on_ttnn(jobs: list[Job]) -> Iterator[Measure]:
 
 
 def _measure_ttnn(runner: Any, case: Case, future: Any, record: Record) -> Metrics:
-    outcome, record["seconds"] = future.result()
+    outcome, record.seconds = future.result()
     return runner.measure(case, SEED, outcome).metrics

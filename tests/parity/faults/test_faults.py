@@ -91,7 +91,7 @@ def harmless():
 
 def test_a_survivor_is_told_and_fails_the_run(harmless):
     records = run.run("cpu", [harmless])
-    assert [r["verdict"] for r in records] == ["passed", "survived"]
+    assert [r.verdict for r in records] == ["passed", "survived"]
     assert report.summary(records).survived == [harmless]
     assert not report.summary(records).good
     assert "SURVIVED" in report.markdown(records)
@@ -100,15 +100,15 @@ def test_a_survivor_is_told_and_fails_the_run(harmless):
 def test_a_false_alarm_fails_the_run(monkeypatch):
     monkeypatch.setattr(run.traces, "check", lambda trace, layout: {"trace_wrong_axis": 1})
     records = run.run("cpu", ["answer-scaled"])
-    assert [r["verdict"] for r in records] == ["false alarm", "caught"]
+    assert [r.verdict for r in records] == ["false alarm", "caught"]
     assert not report.summary(records).good
 
 
 def test_buffer_faults_leave_a_hazard_or_are_refused():
     records = run.run("cpu", [name for name, known in run.corpus("cpu").items() if known.family == "buffers"])
     for record in records:
-        if record["kind"] == "fault":
-            assert record["error"] or record["metrics"]["hazards"] > 0, record["id"]
+        if record.kind == "fault":
+            assert record.error or record.metrics["hazards"] > 0, record.id
 
 
 def test_an_expression_that_matches_nothing_is_one_sentence():

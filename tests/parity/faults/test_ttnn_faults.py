@@ -58,7 +58,7 @@ class FakeRunner:
 def verdicts(monkeypatch, name, clean, faulty):
     monkeypatch.setattr("parity.run.runner.make_runner", lambda backend: FakeRunner(clean, faulty))
     judged = run("ttnn-mock", [name])
-    return [r["verdict"] for r in judged], judged
+    return [r.verdict for r in judged], judged
 
 
 def test_there_are_enough_and_those_that_are_asked_for():
@@ -73,8 +73,8 @@ def test_caught_by_a_metric_the_furthest_first(monkeypatch):
     bad = GOOD | {"one_minus_pcc": 2e-3, "added_rel_rmse": 0.9}
     found, judged = verdicts(monkeypatch, "ttnn-bias-forgotten", GOOD, bad)
     assert found == ["passed", "caught"]
-    assert [b["metric"] for b in judged[1]["caught_by"]] == ["added_rel_rmse", "one_minus_pcc"]
-    assert judged[1]["mistake"] and judged[1]["seconds"] == 0.5
+    assert [b.metric for b in judged[1].caught_by] == ["added_rel_rmse", "one_minus_pcc"]
+    assert judged[1].mistake and judged[1].seconds == 0.5
 
 
 def test_a_fault_that_changes_nothing_survives(monkeypatch):
@@ -100,8 +100,8 @@ def test_an_error_catches_only_a_fault_that_it_names(monkeypatch):
 def test_faults_in_the_real_program():
     ids = ["ttnn-bias-before-the-reduction", "ttnn-qkv-order-kqv", "ttnn-links-beyond-the-mesh"]
     judged = run("ttnn-mock", ids)
-    assert [(r["kind"], r["verdict"]) for r in judged] == [("clean", "passed")] + [("fault", "caught")] * 3
-    assert judged[1]["caught_by"] and judged[2]["caught_by"] and "4 links" in judged[3]["error"]
+    assert [(r.kind, r.verdict) for r in judged] == [("clean", "passed")] + [("fault", "caught")] * 3
+    assert judged[1].caught_by and judged[2].caught_by and "4 links" in judged[3].error
 
 
 @pytest.mark.skipif(not HAS_TTNN, reason="ttnn is not installed: the device backend did not run")

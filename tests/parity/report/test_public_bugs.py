@@ -29,16 +29,16 @@ def test_the_page_says_what_catches_a_fault():
     notes = {bug.replay: bug.note for bug in found() if bug.kind == "fault" and bug.replay in corpus("cpu")}
     assert len(notes) == 14
     for record in run("cpu", notes):
-        by = [exceeded["metric"] for exceeded in record["caught_by"]]
-        if record["kind"] == "clean":
-            assert record["verdict"] == "passed", record
-        elif notes[record["id"]] == "the parity metrics":
+        by = [exceeded.metric for exceeded in record.caught_by]
+        if record.kind == "clean":
+            assert record.verdict == "passed", record
+        elif notes[record.id] == "the parity metrics":
             assert any(not metric.startswith("trace_") for metric in by), record
-        elif notes[record["id"]] == "the trace":
+        elif notes[record.id] == "the trace":
             assert any(metric.startswith("trace_") for metric in by), record
         else:
-            assert notes[record["id"]] == "refused: a semaphore is never reached"
-            assert not by and "semaphore" in record["error"], record
+            assert notes[record.id] == "refused: a semaphore is never reached"
+            assert not by and "semaphore" in record.error, record
 
 
 def test_what_is_not_found_says_why():
