@@ -1,17 +1,5 @@
 """Public name of :mod:`parity.cases.checkpoints`, for packages that add a model."""
 
-from parity.cases.checkpoints import (
-    DRAFTER,
-    MODELS,
-    RandomModel,
-    quiet,
-    register,
-)
+from parity.cases.checkpoints import DRAFTER, MODELS, RandomModel, quiet, register
 
-__all__ = [
-    "DRAFTER",
-    "MODELS",
-    "RandomModel",
-    "quiet",
-    "register",
-]
+__all__ = ["DRAFTER", "MODELS", "RandomModel", "quiet", "register"]

@@ -157,8 +157,7 @@ def diff(before: Before, after: After, csv: Changes = None, as_json: AsJson = Fa
 
 @app.command()
 def calibrate(
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of weights and inputs.")] = 16,
-    as_json: AsJson = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of weights and inputs.")] = 16, as_json: AsJson = False
 ) -> None:
     """Measure the oracle's own rounding and store it; the thresholds follow from it."""
     from parity.run import calibrate as calibration

@@ -25,21 +25,22 @@ def run_schedules(
 ) -> None:
     """Every case under N seeded schedules: same bits, no hazard; exit code 1 if not, with the commands to replay."""
     from parity.cases.selection import select
+    from parity.run.case import last_uses
     from parity.run.cpu_runner import CpuRunner
     from parity.run.runner import check_environment
     from parity.run.schedules import explore
 
     cases = select(suite, expr)
     check_environment(cases)
-    outcomes = []
+    outcomes, last = [], last_uses([(case, case.seed) for case in cases])
     with CpuRunner() as runner:
-        for index, case in enumerate(cases, 1):
+        for index, case in enumerate(cases):
             outcome = explore(runner, case, list(range(seed, seed + schedules)), longest / 1e3, suite)
             outcomes.append(outcome)
-            if not any(later.model == case.model for later in cases[index:]):
+            if index in last:
                 runner.drop(case, case.seed)
             why = outcome.reason or f"{outcome.schedules} schedules"
-            typer.echo(f"[{index}/{len(cases)}] {outcome.verdict} {case.id} ({why})", err=True)
+            typer.echo(f"[{index + 1}/{len(cases)}] {outcome.verdict} {case.id} ({why})", err=True)
             for failure in outcome.failures:
                 which = "undisturbed" if failure.seed is None else f"seed {failure.seed}"
                 typer.echo(f"  {which}: {'; '.join(failure.reasons[:3])}", err=True)

@@ -16,7 +16,18 @@ from torch import Tensor
 
 from parity.cases import AttentionShape, Layout
 from parity.cases.oracles.formulas import joint_rows
-from parity.explain.places import Evidence, Features, Place, bounded, log_error, span, where
+from parity.explain.places import (
+    Evidence,
+    Features,
+    Place,
+    bounded,
+    error_map,
+    largest,
+    log_error,
+    relative,
+    span,
+    where,
+)
 from refsim.base.mesh import Topology
 from refsim.parallel.padding import padded_heads
 from refsim.parallel.sequence import TokenShards
@@ -54,37 +65,40 @@ class _Part:
     heads: range
     rows: range
 
+    def of_heads(self, x: Tensor) -> Tensor:
+        """Return the heads of (B, H, R) that it answers."""
+        return x[:, self.heads.start : self.heads.stop]
+
+    def of(self, x: Tensor) -> Tensor:
+        """Return what it answers of (B, H, R)."""
+        return self.of_heads(x)[:, :, self.rows.start : self.rows.stop]
+
 
 def find(found: Attended, inputs: dict[str, Tensor], shape: AttentionShape, layout: Layout) -> Evidence:
     """Say where an answer is wrong; ``inputs`` as ``simulate_attention`` takes them."""
-    scale = float(found.ref.square().mean().sqrt()) or 1.0
-    error = (found.out - found.ref).square().mean(-1).sqrt() / scale  # (B, H, R)
-    error = torch.where(error.isfinite(), error, torch.inf)
+    error = relative((found.out - found.ref).square().mean(-1).sqrt(), found.ref)  # (B, H, R)
     lse_error = (found.lse - found.ref_lse).abs() / found.ref_lse.abs().clamp_min(1.0)
     lse_error = torch.where(lse_error.isfinite(), lse_error, torch.inf)
     limit = found.limit
     both = torch.maximum(error, lse_error * limit / found.lse_limit)
     wrong = both > limit
     parts = _parts(layout, shape)
-    by_rank = [_largest(both, part) for part in parts]
+    by_rank = [largest(part.of(both)) for part in parts]
     features = _features(found, wrong, both, parts, shape)
     place = None
     if wrong.any():
         tensor = "out" if (error > limit).any() else "lse"
         bad = [part for part, worst in zip(parts, by_rank, strict=True) if worst > limit]
         if not bad:  # only rows of the prompt are wrong, which every rank may hold
-            bad = [part for part in parts if wrong[:, part.heads.start : part.heads.stop].any()] or parts[:1]
+            bad = [part for part in parts if part.of_heads(wrong).any()] or parts[:1]
         first = max(bad, key=lambda part: by_rank[part.rank])
         place, fitted = _place(found, wrong, tensor, [part.rank for part in bad], first, (inputs, shape, layout))
         features |= fitted
-    errors = [
-        [
-            float(both[:, h, part.rows.start : part.rows.stop].max()) if len(part.rows) else None
-            for part in _by_shard(layout, shape)
-        ]
-        for h in range(both.shape[1])
+    shards = [part.rows for part in _by_shard(layout, shape)]
+    errors: list[list[float | None]] = [
+        [float(both[:, head, rows.start : rows.stop].max()) for rows in shards] for head in range(both.shape[1])
     ]
-    shown = {"title": "error by head and shard", "lines": "heads", "columns": "shards of tokens", "errors": errors}
+    shown = error_map("error by head and shard", "heads", "shards of tokens", errors)
     return Evidence(place, by_rank, shown, features)
 
 
@@ -105,19 +119,13 @@ def _by_shard(layout: Layout, shape: AttentionShape) -> list[_Part]:
     return list({part.rows.start: part for part in reversed(_parts(layout, shape)) if len(part.rows)}.values())[::-1]
 
 
-def _largest(error: Tensor, part: _Part) -> float:
-    mine = error[:, part.heads.start : part.heads.stop, part.rows.start : part.rows.stop]
-    return float(mine.max()) if mine.numel() else 0.0
-
-
 def _place(
     found: Attended, wrong: Tensor, tensor: str, ranks: list[int], part: _Part, asked: tuple
 ) -> tuple[Place, Features]:
     inputs, shape, layout = asked
-    mine = wrong[:, part.heads.start : part.heads.stop]
-    rows = mine[:, :, part.rows.start : part.rows.stop]
+    rows = part.of(wrong)
     if not rows.any():
-        rows, start, note = mine[:, :, shape.rows :], shape.rows, "only rows of the prompt"
+        rows, start, note = part.of_heads(wrong)[:, :, shape.rows :], shape.rows, "only rows of the prompt"
     else:
         start, note = part.rows.start, ""
     heads = span(where(rows.any(2).any(0)), part.heads.start)
@@ -199,11 +207,7 @@ def _step(layout: Layout, rank: int, member: int) -> int:
 def _features(found: Attended, wrong: Tensor, both: Tensor, parts: list[_Part], shape: AttentionShape) -> Features:
     """Return what the wrong answer looks like, in numbers that do not depend on the mesh and its size."""
     image, prompt = wrong[:, :, : shape.rows], wrong[:, :, shape.rows :]
-    wrong_parts = [
-        float(wrong[:, p.heads.start : p.heads.stop, p.rows.start : p.rows.stop].float().mean())
-        for p in parts
-        if p.rows
-    ]
+    wrong_parts = [float(part.of(wrong).float().mean()) for part in parts if part.rows]
     firsts = [p.rows.start for p in parts if len(p.rows)]
     finite = torch.where(found.out.isfinite(), found.out, 0.0)
     extra = (found.lse.exp() - found.ref_lse.exp())[wrong]

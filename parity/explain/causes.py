@@ -26,17 +26,8 @@ from parity.explain.places import Evidence, Features, log_error
 SIGNATURES = Path(__file__).with_name("signatures.json.gz")
 """Made by ``refsim faults signatures``; says how. Read when the first failed case is explained."""
 
-WIDTHS = {
-    "log": 1.0,
-    "share": 0.2,
-    "coef": 0.2,
-    "first": 0.5,
-    "after": 0.7,
-    "wrong": 0.5,
-    "word": 0.5,
-    "trace": 0.5,
-    "cut": 0.5,
-}
+WIDTHS = {"log": 1.0, "share": 0.2, "coef": 0.2, "after": 0.7}
+WIDTHS |= dict.fromkeys(("first", "wrong", "word", "trace", "cut"), 0.5)
 """Differences that count as one, by the part of a feature's name before ``:``."""
 MOST = 4.0
 """The most that one feature counts."""
@@ -61,10 +52,7 @@ class Cause:
 
 
 def signature(
-    evidence: Evidence,
-    metrics: Mapping[str, Any],
-    limits: Mapping[str, float],
-    messages: Sequence[str],
+    evidence: Evidence, metrics: Mapping[str, Any], limits: Mapping[str, float], messages: Sequence[str]
 ) -> Features:
     """Return a failure's features: what a finder found, metrics over their limits, words of hazards and errors.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from parity.cases import Layout
-from parity.explain.places import Evidence, Features, Place, log_error, span, where
+from parity.explain.places import Evidence, Features, Place, error_map, largest, log_error, relative, span, where
 from refsim.runtime.group import parallel_groups
 
 BORDER = 2
@@ -21,9 +21,7 @@ def find(out: Tensor, ref: Tensor, latent: tuple[int, ...], layout: Layout, limi
     options = layout.options()
     config, mesh = options.parallel, options.mesh
     cuts = (config.sp, config.tp if layout.vae_parallel == "spatial" else 1)
-    scale = float(ref.double().square().mean().sqrt()) or 1.0
-    error = (out.double() - ref.double()).abs() / scale
-    error = torch.where(error.isfinite(), error, torch.inf)
+    error = relative((out.double() - ref.double()).abs(), ref.double())
     flat = error.flatten(0, -3).amax(0)  # (H, W)
     wrong = flat > 10 * limit
     bounds = [
@@ -36,14 +34,9 @@ def find(out: Tensor, ref: Tensor, latent: tuple[int, ...], layout: Layout, limi
         part = (*bounds[0][groups["sp"].index], *bounds[1][column])
         mine = flat[part[0] : part[1], part[2] : part[3]]
         parts.append(part)
-        by_rank.append(float(mine.max()) if mine.numel() else 0.0)
+        by_rank.append(largest(mine))
     lines = [[float(flat[a:b, c:d].max()) if a < b and c < d else None for c, d in bounds[1]] for a, b in bounds[0]]
-    shown = {
-        "title": "error by part of the picture",
-        "lines": "parts of rows",
-        "columns": "parts of columns",
-        "errors": lines,
-    }
+    shown = error_map("error by part of the picture", "parts of rows", "parts of columns", lines)
     if not wrong.any():
         return Evidence(None, by_rank, shown)
     rank = max(range(mesh.num_devices), key=by_rank.__getitem__)

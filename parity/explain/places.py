@@ -115,11 +115,27 @@ def _shade(error: Any) -> str:
     return SHADES[min(max(round(level * (len(SHADES) - 1)), 0), len(SHADES) - 1)]
 
 
+def error_map(title: str, lines: str, columns: str, errors: list[list[float | None]]) -> dict[str, Any]:
+    """Return a map, a list of errors a line, None where there is no part."""
+    return {"title": title, "lines": lines, "columns": columns, "errors": errors}
+
+
 def device_map(mesh: MeshSpec, by_rank: Sequence[float]) -> dict[str, Any]:
     """Return the map of errors by device, as the mesh lies."""
     rows, columns = mesh.shape
-    lines = [[by_rank[mesh.rank(row, column)] for column in range(columns)] for row in range(rows)]
-    return {"title": f"error by device of {mesh}", "lines": "axis 0", "columns": "axis 1", "errors": lines}
+    errors: list[list[float | None]] = [[by_rank[mesh.rank(row, c)] for c in range(columns)] for row in range(rows)]
+    return error_map(f"error by device of {mesh}", "axis 0", "axis 1", errors)
+
+
+def relative(error: Tensor, ref: Tensor) -> Tensor:
+    """Return errors in units of the RMS of a reference (of 1 if that is 0); what is not a number becomes infinite."""
+    scaled = error / (float(ref.square().mean().sqrt()) or 1.0)
+    return scaled.where(scaled.isfinite(), math.inf)
+
+
+def largest(error: Tensor) -> float:
+    """Return the largest of some errors, 0 where there are none."""
+    return float(error.max()) if error.numel() else 0.0
 
 
 def span(indices: Sequence[int], offset: int = 0) -> Range | None:

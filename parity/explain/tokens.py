@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from parity.cases import Layout
-from parity.explain.places import Evidence, Features, Place, log_error, span, where
+from parity.explain.places import Evidence, Features, Place, error_map, largest, log_error, relative, span, where
 from parity.measure.metrics import Range
 from refsim.runtime.group import parallel_groups
 
@@ -14,9 +14,7 @@ from refsim.runtime.group import parallel_groups
 def find(out_GNF: Tensor, ref_GNF: Tensor, shards: list[Range], layout: Layout, limit: float) -> Evidence:
     """Say which shard is wrong most; ``shards`` are the token ranges of the members of sp."""
     out, ref = out_GNF.double(), ref_GNF.double()
-    scale = float(ref.square().mean().sqrt()) or 1.0
-    error = (out - ref).square().mean(-1).sqrt() / scale  # (G, N)
-    error = torch.where(error.isfinite(), error, torch.inf)
+    error = relative((out - ref).square().mean(-1).sqrt(), ref)  # (G, N)
     options = layout.options()
     cfg_size = options.parallel.cfg
     by_rank, parts = [], []
@@ -26,9 +24,9 @@ def find(out_GNF: Tensor, ref_GNF: Tensor, shards: list[Range], layout: Layout, 
         samples = torch.arange(len(error)).chunk(cfg_size) if len(error) >= cfg_size else [torch.arange(len(error))]
         mine = error[samples[min(groups["cfg"].index, len(samples) - 1)], start:stop]
         parts.append((mine, start))
-        by_rank.append(float(mine.max()) if mine.numel() else 0.0)
+        by_rank.append(largest(mine))
     lines = [[float(error[g, a:b].max()) if a < b else None for a, b in shards] for g in range(len(error))]
-    shown = {"title": "error by sample and shard", "lines": "samples", "columns": "shards of tokens", "errors": lines}
+    shown = error_map("error by sample and shard", "samples", "shards of tokens", lines)
     wrong = error > limit
     if not wrong.any():
         return Evidence(None, by_rank, shown, _features(out, ref, wrong))

@@ -16,7 +16,7 @@ from parity.measure.machine import versions
 from parity.mutation import child, recorder
 from parity.mutation.source import Statement, outside_functions
 from parity.mutation.tree import PACKAGES, ROOT, Tree
-from parity.run.case import run_case
+from parity.run.case import last_uses, run_case
 from parity.run.runner import check_environment, make_runner
 from refsim.files import output
 from refsim.runtime import launch
@@ -120,17 +120,17 @@ def _run(tell: child.Hear, cases: list[Case], folder: Path, asked: Asked) -> Non
     with make_runner(backend) as runner:
         if (warm_up := getattr(runner, "warm_up", None)) is not None:
             warm_up()  # before the runner has threads
-        for index, case in enumerate(cases, 1):
+        jobs = [(case, seed + case.seed) for case in cases]
+        last = last_uses(jobs)
+        for index, (case, its_seed) in enumerate(jobs):
             with recorder.case(folder) as seen:
-                record = run_case(runner, case, backend, seed + case.seed)
+                record = run_case(runner, case, backend, its_seed)
             for file in tables(case, asked.files):
                 seen.setdefault(file, set()).update(outside_functions((ROOT / file).read_text(encoding="utf-8")))
             lines = {file: sorted(numbers) for file, numbers in seen.items()}
             tell(asdict(Executed(case.id, record.verdict, record.reason, record.wall_s, lines)))
-            if not any(
-                (later.kind, later.model, later.seed) == (case.kind, case.model, case.seed) for later in cases[index:]
-            ):
-                runner.drop(case, seed + case.seed)
+            if index in last:
+                runner.drop(case, its_seed)
 
 
 def tables(case: Case, files: list[str]) -> list[str]:

@@ -1,11 +1,5 @@
 """Public name of :mod:`parity.cases.oracles.base`."""
 
-from parity.cases.oracles.base import (
-    Oracle,
-    patches,
-)
+from parity.cases.oracles.base import Oracle, patches
 
-__all__ = [
-    "Oracle",
-    "patches",
-]
+__all__ = ["Oracle", "patches"]

@@ -31,15 +31,20 @@ class Progress(Protocol):
 
 def run_jobs(runner: Runner, backend: str, jobs: Sequence[Job], progress: Progress) -> list[Record]:
     """Yield the records of the given cases, run in turn; what only one of them needs is dropped after it."""
-    last_use = {(case.kind, case.model, seed): index for index, (case, seed) in enumerate(jobs)}
+    last = last_uses(jobs)
     records = []
     for index, (case, seed) in enumerate(jobs):
         progress(case, None)
         records.append(run_case(runner, case, backend, seed))
-        if last_use[case.kind, case.model, seed] == index:
+        if index in last:
             runner.drop(case, seed)
         progress(case, records[-1])
     return records
+
+
+def last_uses(jobs: Sequence[Job]) -> set[int]:
+    """Return the indices of the jobs after which nobody needs what their kind holds of a model and a seed."""
+    return set({(case.kind, case.model, seed): index for index, (case, seed) in enumerate(jobs)}.values())
 
 
 def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:

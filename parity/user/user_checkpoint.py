@@ -133,18 +133,17 @@ def library_layout(
     Raises:
         UserError: it is no library that could, or it is not installed, or these are not refsim's own ranks.
     """
-    if decoding and name != "transformers":
-        raise UserError(f"--check-against is transformers where text is generated, not '{name}'.")
-    if decoding and options.dtype != "fp32":
-        raise UserError("--check-against judges a text in fp32, where tokens are decided; leave out --dtype.")
-    if not decoding and name != "diffusers":
-        raise UserError(f"--check-against is diffusers (transformers judges its own classes), not '{name}'.")
-    if options.backend != "cpu":
-        raise UserError("--check-against judges refsim's own ranks; leave out --backend, or --check-against.")
-    if under_torchrun():
-        raise UserError("--check-against runs in one process, which torchrun's ranks cannot; leave one of them out.")
-    if options.lora:
-        raise UserError("--check-against judges the folder's own weights; leave out --lora, or --check-against.")
+    judged = "transformers" if decoding else "diffusers"
+    whose = "where text is generated" if decoding else "(transformers judges its own classes)"
+    for wrong, why in (
+        (name != judged, f"is {judged} {whose}, not '{name}'."),
+        (decoding and options.dtype != "fp32", "judges a text in fp32, where tokens are decided; leave out --dtype."),
+        (options.backend != "cpu", "judges refsim's own ranks; leave out --backend, or --check-against."),
+        (under_torchrun(), "runs in one process, which torchrun's ranks cannot; leave one of them out."),
+        (bool(options.lora), "judges the folder's own weights; leave out --lora, or --check-against."),
+    ):
+        if wrong:
+            raise UserError(f"--check-against {why}")
     for library in ("diffusers", "transformers"):
         if importlib.util.find_spec(library) is None:
             raise UserError(

@@ -51,23 +51,18 @@ def _texts(model: str) -> Case:
 
 def _register() -> None:
     """Models that no signature is made from: the tiny ones with other widths, depths and heads."""
-    tiny = MODELS["sd35_tiny"]
-    dual = [0, 2]
-    changed = {"num_attention_heads": 5, "num_layers": 5, "caption_projection_dim": 80, "dual_attention_layers": dual}
-    register("sd35_explain", replace(tiny, config=tiny.config | changed, float64_noise=False))
-    vae = MODELS["sd35_vae_tiny"]
-    register("sd35_vae_explain", replace(vae, config=vae.config | {"block_out_channels": (24, 32, 48)}))
-    video = MODELS["cogvideox_vae_tiny"]
-    register("cogvideox_vae_explain", replace(video, config=video.config | {"block_out_channels": (16,) * 4}))
+    changed = {"num_attention_heads": 5, "num_layers": 5, "caption_projection_dim": 80, "dual_attention_layers": [0, 2]}
+    register("sd35_explain", MODELS["sd35_tiny"].but(**changed, float64_noise=False))
+    register("sd35_vae_explain", MODELS["sd35_vae_tiny"].but(block_out_channels=(24, 32, 48)))
+    register("cogvideox_vae_explain", MODELS["cogvideox_vae_tiny"].but(block_out_channels=(16,) * 4))
     register("dflash_explain", _drafter("dflash_tiny", "qwen3_moe_explain"))
     register("dflash_six_explain", _drafter("dflash_six_tiny", "qwen3_moe_six_explain"))
 
 
 def _drafter(name: str, target: str) -> RandomModel:
     drafter = MODELS[name]
-    known = MODELS[drafter.target or ""]
-    register(target, replace(known, config=known.config | {"hidden_size": 64, "num_experts": 5}))
-    return replace(drafter, config=drafter.config | {"hidden_size": 64, "intermediate_size": 88}, target=target)
+    register(target, MODELS[drafter.target or ""].but(hidden_size=64, num_experts=5))
+    return drafter.but(hidden_size=64, intermediate_size=88, target=target)
 
 
 def settings() -> dict[Case, Settings]:

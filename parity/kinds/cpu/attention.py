@@ -87,12 +87,7 @@ class Attention(CpuKind):
             _DTYPES,
             *traces.BOUNDS,
         ),
-        "bf16": (
-            *BF16,
-            _LSE["bf16"],
-            _DTYPES,
-            *traces.BOUNDS,
-        ),
+        "bf16": (*BF16, _LSE["bf16"], _DTYPES, *traces.BOUNDS),
     }
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:

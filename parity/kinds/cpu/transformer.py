@@ -64,12 +64,7 @@ class Transformer(ModelKind):
         ),
         "bf16": (
             *BF16,
-            Threshold(
-                "guided_one_minus_pcc",
-                5e-4,
-                "guidance is judged like the sample it is made of",
-                optional=True,
-            ),
+            Threshold("guided_one_minus_pcc", 5e-4, "guidance is judged like the sample it is made of", optional=True),
             REPLICAS,
             _SEEN,
             *_SCHEDULE,

@@ -65,10 +65,7 @@ class TTNNPipeline(TTNNKind):
         return find_pipeline(folder).prepare(folder, PIPELINES[case.model].request)
 
     def arguments(self, case: Case, seed: int) -> dict[str, Any]:
-        return {
-            "folder": str(self.store.folder(case.model, seed)),
-            "request": asdict(PIPELINES[case.model].request),
-        }
+        return {"folder": str(self.store.folder(case.model, seed)), "request": asdict(PIPELINES[case.model].request)}
 
     def reference(self, case: Case, seed: int, inputs: Path) -> Generated:
         options = case.layout.options(case.dtype)
