@@ -8,13 +8,13 @@ scaled; :func:`counted` finds out which that is.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
-from unittest import mock
 
 from torch import Tensor
 
@@ -85,8 +85,10 @@ def _around(ops: list[str], change: Callable[[str], Callable[[Any], Any]]) -> It
     with ExitStack() as stack:
         for op in ops:
             for where in OPS[op]:
-                wrapped = _then(resolve_name(where), change(op))
-                stack.enter_context(mock.patch(where.replace(":", "."), wrapped))
+                original, owner = resolve_name(where), resolve_name(re.sub(r"[.:]\w+$", "", where))
+                name = original.__name__
+                setattr(owner, name, _then(original, change(op)))
+                stack.callback(setattr, owner, name, original)
         yield
 
 
