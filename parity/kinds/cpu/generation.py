@@ -125,8 +125,8 @@ class Generation(CpuKind):
             size = config["vocab_size"]
             rewrite(draft / "config.json", config | {"vocab_size": size + 1})
             request = TextRequest(draft=draft, cache=case.shape.cache, max_new_tokens=1)
-            said = f"the drafter has vocab_size {size + 1} but the target {size}"
-            return is_refused(lambda: generate_text(target, [[1]], request, options=options), said)
+            refusal = f"the drafter has vocab_size {size + 1} but the target {size}"
+            return is_refused(lambda: generate_text(target, [[1]], request, options=options), refusal)
 
     def explain(self, case: Case, seed: int, result: TextResult, limits: Mapping[str, float]) -> Evidence:
         oracle, prompts = oracle_of(self, case, seed), self.inputs(case, seed)
