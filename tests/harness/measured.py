@@ -129,13 +129,13 @@ def main(folder: Path) -> None:
     with open_mesh("t3k") as mesh:
         import ttnn
 
-        from tt_impl.harness.reports import cost, memory, report, report_index
+        from tt_impl.harness.reports import cost, index, memory, write
         from tt_impl.harness.watch.session import watched
 
         for name, program in PROGRAMS.items():
             with watched(report=True) as session:
                 program(ttnn, mesh.device, session)
-            report.write(folder / "reports", f"tests/x.py::{name}[t3k]", session)
+            write.write(folder / "reports", f"tests/x.py::{name}[t3k]", session)
             predictions = cost.predict(session.meter)
             found = {
                 "memory": memory.summary(session.meter),
@@ -151,7 +151,7 @@ def main(folder: Path) -> None:
             (folder / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
             KEPT.clear()
             gc.collect()
-        report_index.index(folder / "reports")
+        index.index(folder / "reports")
         sys.stdout.flush()
         os._exit(0)  # a mesh that was cut does not close well
 

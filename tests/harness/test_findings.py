@@ -64,16 +64,16 @@ def test_the_correct_one_is_fine(name: str, found: dict[str, Any]) -> None:
 
 
 def test_every_kind_has_a_program(found: dict[str, Any]) -> None:
-    from tt_impl.harness.checks import findings
+    from tt_impl.harness.checks import find
 
-    kinds = set(KIND.findall(findings.__doc__)) - {"kind"}
+    kinds = set(KIND.findall(find.__doc__)) - {"kind"}
     made = {f["kind"] for ran in found.values() for f in ran["findings"]}
     assert kinds - made == {"not-neighbours"}  # ttnn itself opens no such mesh with a fabric of one dimension
 
 
 @pytest.mark.parametrize("devices,said", [((0, 1, 2, 3), []), ((0, 2, 1, 3), ["not-neighbours"])])
 def test_devices_in_an_order_without_links(devices: tuple[int, ...], said: list[str]) -> None:
-    from tt_impl.harness.checks.findings import find
+    from tt_impl.harness.checks.find import find
     from tt_impl.mock.log.events import Event, EventLog, TensorUse
 
     use = TensorUse("0", 1, 0, (32, 32), "BFLOAT16", "TILE", "DRAM", None, 2048, devices, 1, (1, 4))

@@ -18,7 +18,7 @@ ATTENDS = "ttnn.transformer.ring_joint_scaled_dot_product_attention"
 def watched_block(device: Any, options: Any, *, checkpoint: Any, inputs: dict[str, torch.Tensor]) -> Any:
     """Runs in the worker: two blocks of a transformer one after the other, watched as anyone's program is."""
     from tt_impl.harness.checks.fabric import groups
-    from tt_impl.harness.checks.findings import find
+    from tt_impl.harness.checks.find import find
     from tt_impl.harness.watch.session import watched
     from tt_impl.pipelines.block import program
 

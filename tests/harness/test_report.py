@@ -20,7 +20,7 @@ from tests.harness.conftest import HAS_TTNN, REASON
 from tests.harness.suites import run_suite
 from tt_impl.harness.pytest import summary
 from tt_impl.harness.pytest.verdicts import Verdict
-from tt_impl.harness.reports import report_index, report_text
+from tt_impl.harness.reports import index, markdown
 
 REPORTS = "reports"
 
@@ -178,7 +178,7 @@ def test_index_over_all_programs(measured: dict[str, Any]) -> None:
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"schema": 7, "operations": []}')
     with pytest.raises(UserError, match="no report of schema 1"):
-        report_index.load(tmp_path / "x.json")
+        index.load(tmp_path / "x.json")
 
 
 @pytest.mark.skipif(not HAS_TTNN, reason=REASON)
@@ -195,10 +195,10 @@ def test_plugin_writes_a_report_for_every_test(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not HAS_TTNN, reason=REASON)
 def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    from tt_impl.harness.reports import report
+    from tt_impl.harness.reports.write import try_to_write
 
     (tmp_path / "taken").write_text("a file where the folder should be")
-    said = report.try_to_write(tmp_path / "taken", "program", cast("Any", None), [])["unreported"]
+    said = try_to_write(tmp_path / "taken", "program", cast("Any", None), [])["unreported"]
     assert re.match(r"UserError: --ttnn-report '.*/taken' is no folder", said)
     found = [Verdict(name, "passed", "own", unreported=said) for name in "ab"]
     assert "2 tests have no report, although it was asked for:" in summary.lines(found)
@@ -207,7 +207,7 @@ def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 @pytest.mark.skipif(not HAS_TTNN, reason=REASON)
 def test_two_tests_never_share_a_report(tmp_path: Path) -> None:
     """Names that are equal as files, or are cut to the same one, get files of their own, the same in every run."""
-    from tt_impl.harness.reports.report import _stem
+    from tt_impl.harness.reports.write import _stem
 
     long = "test_x.py::test_a[" + "-".join(str(i) for i in range(120)) + "]"
     names = [
@@ -226,9 +226,9 @@ def test_two_tests_never_share_a_report(tmp_path: Path) -> None:
 def test_the_index_of_a_run_has_its_programs_only(measured: dict[str, Any], tmp_path: Path) -> None:
     for name in ("costs", "holes"):
         shutil.copy(path_of(measured, name), tmp_path)
-    report_index.index(tmp_path, [path_of(measured, "costs").name])
+    index.index(tmp_path, [path_of(measured, "costs").name])
     (row,) = json.loads((tmp_path / "index.json").read_text(encoding="utf-8"))["programs"]
     assert row["name"] == "tests/x.py::costs[t3k]" and row["unknown_layouts"] == 0
-    shown = report_text.index([row | {"unknown_layouts": 2}])
+    shown = markdown.index([row | {"unknown_layouts": 2}])
     assert f"| at least {row['l1_peak_bytes'] / 1024:.1f} |" in shown
     assert "at least" not in (tmp_path / "index.md").read_text(encoding="utf-8")

@@ -10,12 +10,13 @@ import importlib
 import json
 import sys
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 
 
 def main(mesh_name: str, folder: str, module: str) -> None:
     from tests.tt_impl.env import Env
-    from tt_impl.harness.checks.findings import find
+    from tt_impl.harness.checks.find import find
     from tt_impl.harness.watch.session import watched
     from tt_impl.mock import prepare
     from tt_impl.run.cluster import derive_fabric, opened
@@ -35,7 +36,7 @@ def main(mesh_name: str, folder: str, module: str) -> None:
                         error = None
                     except Exception:
                         error = traceback.format_exc(limit=-6)
-                findings = [finding.to_json() for finding in find(session.log)]
+                findings = [asdict(finding) for finding in find(session.log)]
                 found[f"{name} {'wrong' if wrong else 'right'}"] = {"error": error, "findings": findings}
                 gc.collect()
     Path(folder, f"{module}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")

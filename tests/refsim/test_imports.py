@@ -51,7 +51,7 @@ LEAF = re.compile(rf"tt_impl\.({'|'.join(LEAVES)})(\.|$)")
 LEAF_LENT = re.compile(rf"(refsim\.base\.(mesh|errors)|tt_impl\.({'|'.join(LEAVES)}))(\.|$)")
 OURS = ("api", "kernels", "layers", "models", "parallel", "pipelines", "programs", "reports")
 MOCK_DOOR = "tt_impl.run.backends"
-HARNESS_ROOMS = ("watch", "checks", "reports", "comparison", "pytest", "runner", "plugin")
+HARNESS_ROOMS = ("watch", "checks", "reports", "comparison", "pytest", "script", "plugin")
 """Rooms and modules of the harness: none takes from a later one."""
 MOCK_ROOMS = {"machine": 0, "storage": 0, "rules": 1, "calls": 2, "log": 3}
 """Rooms of the mock, each with its height: one takes from itself and from lower ones."""

@@ -150,16 +150,16 @@ def test_no_such_model() -> None:
 
 
 def test_a_report_is_one_run(tmp_path, monkeypatch) -> None:
-    from tt_impl.reports import memory_report
+    from tt_impl.reports import memory_tables
 
-    before = {"system": list(memory_report.SYSTEMS[0]), "ran": "", "stages": []}
+    before = {"system": list(memory_tables.SYSTEMS[0]), "ran": "", "stages": []}
     (tmp_path / "memory.json").write_text(json.dumps([before]))
     missing = {"stage": "transformer", "model": "wan22-t2v-a14b", "missing": "not today"}
     row = {"system": ["wan22-t2v-a14b", "480p", "t3k", "sp2_tp4"], "ran": "", "stages": [missing]}
-    monkeypatch.setattr(memory_report, "measured", lambda system, worker: row)
-    assert memory_report.write(tmp_path, match="wan22 t3k") == [row]
+    monkeypatch.setattr(memory_tables, "measured", lambda system, worker: row)
+    assert memory_tables.write(tmp_path, match="wan22 t3k") == [row]
     assert json.loads((tmp_path / "memory.json").read_text()) == [row]
     table = (tmp_path / "README.md").read_text()
     assert "| wan22-t2v-a14b 480p | t3k | sp2_tp4 | not today |" in table and "sd35" not in table
     with pytest.raises(UserError, match="no system has the words 'llama'"):
-        memory_report.write(tmp_path, match="llama")
+        memory_tables.write(tmp_path, match="llama")

@@ -1,7 +1,7 @@
 """pytest plugin: ``pytest --ttnn-mock t3k THEIR_TESTS`` runs anyone's TTNN tests on a mesh that is not there.
 
 Without the option nothing happens and nothing is imported. With it the mock is prepared before any ``conftest.py`` can
-import ttnn, the tests run in processes of their own (``tt_impl.harness.pytest.running``), and a summary says on which
+import ttnn, the tests run in processes of their own (``tt_impl.harness.pytest.runner``), and a summary says on which
 evidence they passed and what the others met.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tt_impl.harness.pytest.running import Runner
+    from tt_impl.harness.pytest.runner import Runner
 
 _RUNNER = "ttnn-mock-runner"
 
@@ -86,7 +86,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("ttnn_mock"):
         return
     from tt_impl.harness.pytest import fixtures, machine
-    from tt_impl.harness.pytest.running import Runner
+    from tt_impl.harness.pytest.runner import Runner
     from tt_impl.harness.pytest.summary import Summary
 
     if not machine.is_prepared():

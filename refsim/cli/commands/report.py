@@ -48,7 +48,7 @@ def memory(
 ) -> None:
     """Allocate the published systems, pipelines whole, on mock meshes: DRAM, L1, what to swap, what does not fit."""
     from refsim.files.output import check_folder
-    from tt_impl.reports.memory_report import write
+    from tt_impl.reports.memory_tables import write
 
     check_folder(out, "--out")
     write(out, match=match, progress=lambda text: typer.echo(text, err=True))
@@ -61,7 +61,7 @@ def sdpa(
 ) -> None:
     """Try chunk sizes of ring attention on mock meshes: which fit a core's L1, which ttnn refuses."""
     from refsim.files.output import check_folder
-    from tt_impl.reports.sdpa_report import write
+    from tt_impl.reports.sdpa_tables import write
 
     check_folder(out, "--out")
     write(out, match=match, progress=lambda text: typer.echo(text, err=True))

@@ -37,21 +37,21 @@ def run(
     """Run a TTNN script on a mock mesh as it is, with values; exit code 1 if it fails or crashes."""
     from refsim.base.errors import UserError
     from refsim.files import output
-    from tt_impl.harness import runner
+    from tt_impl.harness import script
 
     words = list(program or ())
     if not words and module is None:
         raise UserError("there is nothing to run; give a script and its arguments, -m MODULE, or - for stdin.")
     if module is not None:
-        asked = runner.Program(module, tuple(words), module=True)
+        asked = script.Program(module, tuple(words), module=True)
     else:
         code = sys.stdin.read() if words[0] == "-" else None
-        asked = runner.Program(words[0], tuple(words[1:]), code=code)
-    verdict = runner.run(asked, runner.Options(mesh, fallback, report, quiet_stdout=as_json))
+        asked = script.Program(words[0], tuple(words[1:]), code=code)
+    verdict = script.run(asked, script.Options(mesh, fallback, report, quiet_stdout=as_json))
     if as_json:
         typer.echo(output.document(verdict))
     else:
-        typer.echo(f"refsim: {runner.text(verdict)}", err=True)
+        typer.echo(f"refsim: {script.text(verdict)}", err=True)
     return 0 if verdict.outcome == "passed" else 1
 
 

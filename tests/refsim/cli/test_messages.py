@@ -32,7 +32,7 @@ from refsim.errors import UserError
 from refsim.models.registry import find
 from refsim.pipelines.request import is_pipeline, load_tokenizer
 from tt_impl.api import run
-from tt_impl.harness.runner import Program
+from tt_impl.harness.script import Program
 import torch
 import transformers
 from transformers import AutoTokenizer  # loaded on use, which is not to happen as nobody

@@ -11,8 +11,10 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from tt_impl.harness.checks.finding import NOTE, Finding
+from tt_impl.harness.checks.reads import crossings
 from tt_impl.mock.log.events import Event, EventLog
 from tt_impl.run.installed import CLUSTER_DESCRIPTOR
 from tt_impl.trace.collectives import RING_BY_DEFAULT
@@ -25,7 +27,7 @@ _FALLS_BACK = 2
 
 
 def cluster_links() -> Links | None:
-    """Links of the mock cluster this process has opened; None if it has not opened one."""
+    """Read the links of the mock cluster that this process has opened; None if it has not opened one."""
     path = os.environ.get(CLUSTER_DESCRIPTOR)
     if not path or not Path(path).is_file():
         return None
@@ -37,7 +39,7 @@ def cluster_links() -> Links | None:
 
 
 def groups(mesh: tuple[int, ...], devices: tuple[int, ...], axis: int | None) -> list[tuple[int, ...]]:
-    """Ids of the devices that communicate along an axis of a mesh, in its order; all of them without an axis."""
+    """Group the ids of devices that communicate along an axis of a mesh, in its order; all of them without an axis."""
     if axis is None or len(mesh) != 2 or len(devices) != mesh[0] * mesh[1]:
         return [devices]
     columns = mesh[1]
@@ -46,16 +48,12 @@ def groups(mesh: tuple[int, ...], devices: tuple[int, ...], axis: int | None) ->
 
 
 def wires(log: EventLog, links: Links | None) -> Iterator[Finding]:
-    """What the wires of the cluster cannot carry; nothing where they are not known."""
-    if links is None:
-        return
-    for event in log.events:
-        if event.error is None:
-            for crossing in event.collectives:
-                yield from _crossing(event, crossing, links)
+    """Find what the wires of the cluster cannot carry; nothing where they are not known."""
+    for event, crossing in crossings(log) if links is not None else ():
+        yield from _crossing(event, crossing, links)
 
 
-def _crossing(event: Event, crossing: dict, links: Links) -> Iterator[Finding]:
+def _crossing(event: Event, crossing: dict[str, Any], links: Links) -> Iterator[Finding]:
     if crossing["collective"] in ("point_to_point", "broadcast"):
         return
     axis, wanted = crossing["axis"], crossing["links"]
@@ -65,23 +63,20 @@ def _crossing(event: Event, crossing: dict, links: Links) -> Iterator[Finding]:
     if len(members[0]) < 2:
         return
     along = "over all devices" if axis is None else f"along axis {axis}"
-    hops = [[links.get(frozenset(pair), 0) for pair in itertools.pairwise(group)] for group in members]
-    loose = next(
-        (p for g, h in zip(members, hops, strict=True) for p, n in zip(itertools.pairwise(g), h, strict=True) if not n),
-        None,
-    )
-    if loose:
+    pairs = [pair for group in members for pair in itertools.pairwise(group)]
+    counts = [links.get(frozenset(pair), 0) for pair in pairs]
+    if 0 in counts:
+        loose = pairs[counts.index(0)]
         yield Finding.of(
             "not-neighbours", event,
             f"{event.op} {along} passes data from device {loose[0]} to device {loose[1]}, which have no link: open the "
             "mesh, or cut the submesh, so that neighbours of the axis are wired.", NOTE,
         )  # fmt: skip
         return
-    fewest = min(n for hop in hops for n in hop)
-    if isinstance(wanted, int) and wanted > fewest:
+    if isinstance(wanted, int) and wanted > min(counts):
         yield Finding.of(
             "too-many-links", event,
-            f"{event.op} {along} asks for num_links={wanted}, but neighbours have {fewest}: pass at most that.",
+            f"{event.op} {along} asks for num_links={wanted}, but neighbours have {min(counts)}: pass at most that.",
         )  # fmt: skip
     topology = crossing["topology"] or ("Ring" if event.op in RING_BY_DEFAULT else None)
     open_ends = [(group[-1], group[0]) for group in members if not links.get(frozenset((group[-1], group[0])))]

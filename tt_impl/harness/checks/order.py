@@ -21,7 +21,7 @@ from typing import Any
 from refsim.runtime.watch.hazards import Use, find
 from tt_impl.harness.checks.fabric import groups
 from tt_impl.harness.checks.finding import ERROR, NOTE, Finding, at
-from tt_impl.harness.checks.reads import ALLOCATES, HOST, read_by, written_remotely
+from tt_impl.harness.checks.reads import ALLOCATES, HOST, read_by, succeeded, written_remotely
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
 
 _TICKS = 16
@@ -37,7 +37,7 @@ Place = tuple[str, int]
 
 
 def in_flight(log: EventLog) -> Iterator[Finding]:
-    """Uses of semaphores and buffers that nothing keeps apart on some device."""
+    """Find uses of semaphores and buffers that nothing keeps apart on some device."""
     model = _Model(log)
     if not model.places:
         return
@@ -74,10 +74,10 @@ def _finding(first: Event, second: Event, place: Place) -> Finding:
 
 
 def twice(log: EventLog) -> Iterator[Finding]:
-    """Collectives that are given one semaphore where they need two."""
-    for event in log.events:
+    """Find collectives that are given one semaphore where they need two."""
+    for event in succeeded(log):
         semaphores = event.options.get("semaphores", [])
-        if event.collectives and event.error is None and len(set(semaphores)) < len(semaphores):
+        if event.collectives and len(set(semaphores)) < len(semaphores):
             same = next(s for s in semaphores if semaphores.count(s) > 1)
             sentence = f"{event.op} is given semaphore {same} twice: it counts other signals in each, create another."
             yield Finding.of("semaphore-twice", event, sentence)
@@ -98,17 +98,14 @@ class _Model:
         if self.places:
             for rank in range(self._host):
                 self._allocate(rank)
-            for event in log.events:
-                if event.error is None:
-                    self._add(event)
+            for event in succeeded(log):
+                self._add(event)
 
     def logs(self) -> list[dict[str, Any]]:
+        """Return what each device and the host did, in the form of :mod:`refsim.runtime.watch.hazards`."""
         names = [[i, str(i)] for i in range(len(self.named))]
-        result = []
-        for uses in self._uses:
-            uses.sort(key=lambda use: use.begin)
-            result.append({"uses": [use.as_json() for use in uses], "names": names, "released": []})
-        return result
+        in_order = (sorted(uses, key=lambda use: use.begin) for uses in self._uses)
+        return [{"uses": [use.as_json() for use in uses], "names": names, "released": []} for uses in in_order]
 
     def _use(self, rank: int, event: Event | None, begin: int, end: int, writes: bool, **more: Any) -> None:
         number, op = (-1, "allocation") if event is None else (event.number, event.op)
@@ -123,31 +120,32 @@ class _Model:
             self._use(rank, None, 2, 3, False, buffer=buffer)
 
     def _add(self, event: Event) -> None:
-        ranks = [self._rank[d] for d in event.devices if d in self._rank]
+        ranks = self._ranks(event.devices)
         if event.op == "ttnn.synchronize_device":
             self._exchange(event, list(range(self._host)), self._host)
         elif event.op in HOST and event.options.get("blocking", True) is not False:
             self._host_read(event, ranks)
         elif event.collectives:
-            self._collective(event)
+            self._collective(event, ranks)
         else:
             self._local(event, ranks)
+
+    def _ranks(self, devices: tuple[int, ...]) -> list[int]:
+        return [self._rank[device] for device in devices if device in self._rank]
 
     def _message(self, event: Event, sender: int, receiver: int, begin: int, end: int) -> None:
         self._use(sender, event, begin, end, False, peer=receiver, channel=_SIGNALS)
         self._use(receiver, event, begin, end, True, peer=sender, channel=_SIGNALS)
 
     def _exchange(self, event: Event, ranks: list[int], hub: int) -> None:
-        """Everybody tells the hub that it has come here, and the hub tells everybody."""
+        """Let everybody tell the hub that it has come here, and the hub tell everybody."""
         for rank in ranks:
             if rank != hub:
                 self._message(event, rank, hub, _BEGIN, _HEARD)
-        for rank in ranks:
-            if rank != hub:
                 self._message(event, hub, rank, _TELL, _KNOWN)
 
     def _host_read(self, event: Event, ranks: list[int]) -> None:
-        """What the host issues after it has read, all devices do after the ones it read from have come here."""
+        """Let all devices do what the host issues later only after the ones it reads from have come here."""
         self._local(event, ranks)
         for rank in ranks:
             self._message(event, rank, self._host, _SEND, _SEND + 1)
@@ -158,7 +156,7 @@ class _Model:
         for use in read_by(event):
             self._touch(event, ranks, _place(use), False)
         for use in event.outputs if event.op not in ALLOCATES else ():
-            if use.buffer in event.written or all(use.buffer != given.buffer for given in event.inputs):
+            if use.buffer in event.written or all(use.buffer != read.buffer for read in event.inputs):
                 self._touch(event, ranks, _place(use), True)
 
     def _touch(self, event: Event, ranks: list[int], place: Place, writes: bool) -> None:
@@ -169,15 +167,14 @@ class _Model:
             if writes:  # that nobody reads what is written is no concern here
                 self._use(rank, event, _SEND, _SEND, False, buffer=self._numbers[place])
 
-    def _collective(self, event: Event) -> None:
-        ranks = [self._rank[d] for d in event.devices if d in self._rank]
+    def _collective(self, event: Event, ranks: list[int]) -> None:
         for use in read_by(event):
             self._touch(event, ranks, _place(use), False)
         for crossing in event.collectives:
             if crossing["collective"] == "point_to_point":
                 continue
             for group in groups(event.mesh, event.devices, crossing["axis"]):
-                members = [self._rank[d] for d in group if d in self._rank]
+                members = self._ranks(group)
                 if len(members) > 1:
                     self._exchange(event, members, members[0])
                     for place in _written(event):
@@ -185,11 +182,10 @@ class _Model:
                             self._remote(event, members, self._numbers[place])
 
     def _remote(self, event: Event, members: list[int], buffer: int) -> None:
-        """Each member writes into the next one's memory, which that one needs until the collective's end."""
-        late = _has_barrier(event)
+        """Let each member write into the next one's memory, which that one needs until the collective's end."""
+        channel = _DATA + buffer
+        begin = _SEND if _has_barrier(event) else _BEGIN
         for writer, owner in zip(members, members[1:] + members[:1], strict=True):
-            channel = _DATA + buffer
-            begin = _SEND if late else _BEGIN
             self._use(writer, event, begin, _ARRIVED, False, peer=owner, channel=channel)
             posted = {"posted": self._posted.get((owner, buffer), 4)}
             self._use(owner, event, _BEGIN, _ARRIVED, True, buffer=buffer, peer=writer, channel=channel, **posted)
@@ -198,37 +194,36 @@ class _Model:
 
 
 def _barriers(event: Event) -> list[int]:
-    """Addresses of the semaphores by which devices wait for each other before they write."""
-    given = [event.options.get(name) or [] for name in ("barrier_semaphore", "barrier_semaphores")]
-    return [s for value in given for s in (value if isinstance(value, list) else [value])]
+    """Return the addresses of the semaphores by which devices wait for each other before they write."""
+    values = [event.options.get(name) or [] for name in ("barrier_semaphore", "barrier_semaphores")]
+    return [s for value in values for s in (value if isinstance(value, list) else [value])]
 
 
 def _has_barrier(event: Event) -> bool:
-    """Whether devices wait for each other before they write: by a semaphore, or in an operation that has its own."""
+    """Say whether devices wait for each other before they write: by a semaphore, or as the operation has its own."""
     return not event.options.get("semaphores") or bool(_barriers(event))
 
 
 def _shared_places(log: EventLog) -> dict[Place, None]:
-    """Memory and semaphores that collectives write on other devices at once, and that are used more than once."""
+    """Find memory and semaphores that collectives write on other devices at once, and that are used more than once."""
     early: dict[Place, None] = {}
     used: dict[Place, int] = defaultdict(int)
-    for event in log.events:
-        if event.error is None and event.collectives:
-            for place in _written(event):
-                used[place] += 1
-                if not _has_barrier(event):
-                    early[place] = None
+    for event in succeeded(log):
+        for place in _written(event) if event.collectives else ():
+            used[place] += 1
+            if not _has_barrier(event):
+                early[place] = None
     return {place: None for place in early if place[0] != "semaphore" or used[place] > 1}
 
 
 def _written(event: Event) -> list[Place]:
-    """What the other devices of its group write on each device in a collective: buffers given, else its results."""
+    """Return what a collective's other devices write on each device: the buffers it was given, else its results."""
     barriers = _barriers(event)
     signals = [("semaphore", s) for s in event.options.get("semaphores", ()) if s not in barriers]
-    given: list[TensorUse] = written_remotely(event)
-    if not given and not any(c["collective"] in _LOCAL or "within" in c for c in event.collectives):
-        given = event.outputs
-    return list(dict.fromkeys(signals + [_place(use) for use in given]))
+    uses: list[TensorUse] = written_remotely(event)
+    if not uses and not any(c["collective"] in _LOCAL or "within" in c for c in event.collectives):
+        uses = event.outputs
+    return list(dict.fromkeys(signals + [_place(use) for use in uses]))
 
 
 def _place(use: TensorUse) -> Place:
@@ -236,7 +231,7 @@ def _place(use: TensorUse) -> Place:
 
 
 def _corner(event: Event) -> list[int]:
-    """Two devices of each axis of the event's mesh."""
+    """Return two devices of each axis of the event's mesh."""
     mesh, devices = event.mesh, event.devices
     if len(mesh) != 2 or len(devices) != mesh[0] * mesh[1]:
         return list(devices[:2])

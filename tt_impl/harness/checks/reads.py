@@ -1,10 +1,11 @@
-"""Which tensors of a call are read, and which are only memory for its results."""
+"""Which calls of a program did something, which of their tensors are read, which are only memory for results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from tt_impl.mock.log.events import Event, TensorUse
+from tt_impl.mock.log.events import Event, EventLog, TensorUse
 from tt_impl.mock.rules.registry import NEUTRAL
 
 FREES = frozenset(f"ttnn.{name}" for name in ("deallocate", "Tensor.deallocate"))
@@ -26,13 +27,23 @@ _SHAPES_ONLY = frozenset(
 _GIVEN = NEUTRAL | {"persistent_intermediate_buffer", "buffer_tensor", "intermediate_packet_buffer", "stats"}
 
 
+def succeeded(log: EventLog) -> Iterator[Event]:
+    """Yield the calls that raised no error, in order."""
+    return (event for event in log.events if event.error is None)
+
+
+def crossings(log: EventLog) -> Iterator[tuple[Event, dict[str, Any]]]:
+    """Yield the collectives of the calls that raised no error, each with its call, in order."""
+    return ((event, crossing) for event in succeeded(log) for crossing in event.collectives)
+
+
 def is_given(use: TensorUse) -> bool:
     """Whether the tensor is passed as memory for a result, by the name of its argument."""
     return use.argument.partition("[")[0] in _GIVEN
 
 
 def read_by(event: Event) -> Iterator[TensorUse]:
-    """The inputs whose values a call looks at."""
+    """Yield the inputs whose values a call looks at."""
     if event.error is not None or event.op in FREES or event.op in _SHAPES_ONLY:
         return
     in_place = event.op.endswith("_")
@@ -42,5 +53,5 @@ def read_by(event: Event) -> Iterator[TensorUse]:
 
 
 def written_remotely(event: Event) -> list[TensorUse]:
-    """Memory the program gave to a collective, into which other devices write."""
+    """Return the memory that the program gave to a collective, into which other devices write."""
     return [use for use in event.inputs if is_given(use)] if event.collectives and event.error is None else []

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tt_impl.harness.checks.finding import Finding, at
-from tt_impl.harness.checks.reads import is_given
-from tt_impl.harness.checks.sums import placed
+from tt_impl.harness.checks.reads import is_given, succeeded
+from tt_impl.harness.checks.sums import is_dim, placed
 from tt_impl.mock.log.events import Event, EventLog
 
 _MAKE = frozenset(
@@ -27,21 +27,19 @@ _USE = frozenset(name.replace("_pre_all", "_post_all") for name in _MAKE)
 
 
 def local_statistics(log: EventLog) -> Iterator[Finding]:
-    """Statistics of a part of the columns that are used before those of the other parts were gathered."""
+    """Find statistics of a part of the columns that are used before those of the other parts were gathered."""
     made: dict[int, tuple[Event, frozenset[int]]] = {}
-    for event in log.events:
-        if event.error is not None:
-            continue
-        held = [made[use.buffer] for use in event.inputs if use.buffer in made and use.argument != "0"]
-        held = held or [made[use.buffer] for use in event.inputs[:1] if use.buffer in made and event.op not in _USE]
+    for event in succeeded(log):
+        used = [made[use.buffer] for use in event.inputs if use.buffer in made and use.argument != "0"]
+        used = used or [made[use.buffer] for use in event.inputs[:1] if use.buffer in made and event.op not in _USE]
         for use in (*event.outputs, *(use for use in event.inputs if is_given(use) and use.buffer in event.written)):
             made.pop(use.buffer, None)
         if event.op in _USE:
-            yield from (_finding(event, maker, axes) for maker, axes in held[:1] if axes)
+            yield from (_finding(event, maker, axes) for maker, axes in used[:1] if axes)
         elif event.op in _MAKE:
             made |= {use.buffer: (event, _cut(event)) for use in event.outputs}
-        elif held:
-            maker, axes = held[0]
+        elif used:
+            maker, axes = used[0]
             crossed = {c["axis"] for c in event.collectives}
             left = frozenset() if None in crossed else axes - crossed
             results = {use.buffer for use in event.outputs} | set(event.written)
@@ -49,11 +47,9 @@ def local_statistics(log: EventLog) -> Iterator[Finding]:
 
 
 def _cut(event: Event) -> frozenset[int]:
-    """The axes of the mesh along which the columns of the operation's input are cut, as ttnn says."""
+    """Return the axes of the mesh along which the columns of the operation's input are cut, as ttnn says."""
     x = event.inputs[0]
-    columns = len(x.shape) - 1
-    along = enumerate(placed(x))
-    return frozenset(axis for axis, dim in along if dim is not None and dim % len(x.shape) == columns)
+    return frozenset(axis for axis, dim in enumerate(placed(x)) if is_dim(x, dim, -1))
 
 
 def _finding(event: Event, maker: Event, axes: frozenset[int]) -> Finding:

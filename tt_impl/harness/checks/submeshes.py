@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Iterator
 
 from tt_impl.harness.checks.finding import NOTE, Finding, at
+from tt_impl.harness.checks.reads import succeeded
 from tt_impl.mock.log.events import Event, EventLog
 
 
 def uneven_replicas(log: EventLog) -> Iterator[Finding]:
-    """Reads to the host of what ttnn calls replicas although devices hold different values."""
+    """Find reads to the host of what ttnn calls replicas although devices hold different values."""
     for event in log.events:
         for axis in event.uneven:
             yield Finding.of(
@@ -21,32 +22,30 @@ def uneven_replicas(log: EventLog) -> Iterator[Finding]:
 
 
 def submeshes_differ(log: EventLog) -> Iterator[Finding]:
-    """The first collective in which submeshes part that began with the same ones."""
+    """Find the first collective in which submeshes part that began with the same ones."""
     by_mesh: dict[tuple[int, ...], list[Event]] = {}
-    for event in log.events:
-        if event.collectives and event.error is None:
+    for event in succeeded(log):
+        if event.collectives:
             by_mesh.setdefault(event.devices, []).append(event)
     for (one, first), (other, second) in itertools.combinations(by_mesh.items(), 2):
         if set(one) & set(other) or first[0].mesh != second[0].mesh or _does(first[0]) != _does(second[0]):
             continue
-        pair = next(
-            (p for p in itertools.zip_longest(first, second) if p[0] is None or p[1] is None or _part(*p)), None
-        )
-        if pair is not None:
-            event = pair[0] or pair[1]
-            others = at(pair[1]) if pair[0] and pair[1] else "nothing more"
-            yield Finding.of(
-                "submeshes-differ", event,
-                f"{event.op} on devices {list(event.devices)} stands where the other submesh "
-                f"({list(other if event is pair[0] else one)}) has {others}: equal branches do the same collectives.",
-                NOTE,
-            )  # fmt: skip
+        for left, right in itertools.zip_longest(first, second):
+            if _does(left) != _does(right):
+                event = left or right
+                others = at(right) if left and right else "nothing more"
+                yield Finding.of(
+                    "submeshes-differ", event,
+                    f"{event.op} on devices {list(event.devices)} stands where the other submesh "
+                    f"({list(other if left else one)}) has {others}: equal branches do the same collectives.",
+                    NOTE,
+                )  # fmt: skip
+                break
 
 
-def _part(first: Event, second: Event) -> bool:
-    return _does(first) != _does(second)
-
-
-def _does(event: Event) -> tuple:
+def _does(event: Event | None) -> tuple:
+    """Return what makes two collectives the same: operation, exchanges, shapes; nothing for none."""
+    if event is None:
+        return ()
     crossings = tuple((c["collective"], c["axis"], c["bytes"]) for c in event.collectives)
     return event.op, crossings, tuple(use.shape for use in event.inputs)

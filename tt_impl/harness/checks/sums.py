@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tt_impl.harness.checks.finding import Finding, at
-from tt_impl.harness.checks.reads import HOST, is_given
+from tt_impl.harness.checks.reads import HOST, is_given, succeeded
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
 
 _MATMULS = frozenset(f"ttnn.{name}" for name in ("linear", "matmul", "experimental.minimal_matmul"))
@@ -45,20 +45,18 @@ class _Part:
 
 
 def partial_sums(log: EventLog) -> Iterator[Finding]:
-    """Parts of sums that are used as sums, and what is added to each part although it belongs to the sum once."""
+    """Find parts of sums that are used as sums, and what is added to each part although it belongs to the sum once."""
     weights: dict[int, TensorUse] = {}
     parts: dict[int, _Part] = {}
-    for event in log.events:
-        if event.error is not None:
-            continue
+    for event in succeeded(log):
         if event.op in _FROM_HOST and not event.inputs:
             weights |= {use.buffer: use for use in event.outputs}
-        held = [parts[use.buffer] for use in event.inputs if use.buffer in parts and not is_given(use)]
-        part = next(iter(held), None)
+        operands = [parts[use.buffer] for use in event.inputs if use.buffer in parts and not is_given(use)]
+        part = operands[0] if operands else None
         made = _made(event, weights)
         if part is not None and event.op not in HOST:
-            yield from _misused(event, part, len(held))
-            part = _onwards(event, part, len(held))
+            yield from _misused(event, part, len(operands))
+            part = _onwards(event, part, len(operands))
         if made is not None and event.options.get("activation", event.options.get("fused_activation")) is not None:
             yield _nonlinear(event, made)
             made = None
@@ -70,15 +68,14 @@ def partial_sums(log: EventLog) -> Iterator[Finding]:
 
 
 def _made(event: Event, weights: dict[int, TensorUse]) -> _Part | None:
-    """The part of a sum that a matmul makes, by a weight that is cut along the dim that is summed over."""
+    """Return the part of a sum that a matmul makes, by a weight that is cut along the dim that is summed over."""
     if event.op not in _MATMULS or len(event.inputs) < 2 or event.options.get("transpose_b"):
         return None
     x, weight, *rest = event.inputs
     if weight.buffer not in weights or weight.tensor != weights[weight.buffer].tensor or len(weight.shape) < 2:
         return None
-    rows = len(weight.shape) - 2
     for axis, dim in enumerate(placed(weight)):
-        if dim is not None and dim % len(weight.shape) == rows and placed(x)[axis] is not None:
+        if is_dim(weight, dim, -2) and placed(x)[axis] is not None:
             bias = next((use for use in rest if use.argument in ("bias", "bias_tensor", "2")), None)
             part = _Part(axis, event)
             return replace(part, added=event) if bias is not None and placed(bias)[axis] is None else part
@@ -86,15 +83,20 @@ def _made(event: Event, weights: dict[int, TensorUse]) -> _Part | None:
 
 
 def placed(use: TensorUse) -> tuple[int | None, ...]:
-    """The dim that is cut along each of two axes; what is cut over a mesh of one row is cut along its columns."""
+    """Return the dim that is cut along each of two axes; over a mesh of one row a dim is cut along its columns."""
     if len(use.placements) == len(use.mesh) == 2:
         return use.placements
     dim = use.placements[0] if use.placements else None
     return (dim if use.mesh[-1:] == (1,) else None, dim if use.mesh[:1] == (1,) else None)
 
 
+def is_dim(use: TensorUse, dim: int | None, wanted: int) -> bool:
+    """Say whether ``dim``, counted from either end, is dim ``wanted`` of a tensor, counted from its last (-1)."""
+    return dim is not None and dim % len(use.shape) == len(use.shape) + wanted
+
+
 def _onwards(event: Event, part: _Part, operands: int) -> _Part | None:
-    """What is left of a part after ``event``; None if it became a sum, or was reported."""
+    """Return what is left of a part after ``event``; None if it became a sum, or was reported."""
     if any(c["axis"] in (None, part.axis) for c in event.collectives) or _is_nonlinear(event, operands):
         return None
     if event.op in _ADDS and part.added is None and operands < 2:

@@ -4,7 +4,7 @@
     B   linear        all_gather  add  reduce_scatter   they take; what has no partner was left out or put in
           =             = value        +
 
-Both are reports (:mod:`tt_impl.harness.reports.report_index`), so nothing here needs ttnn. Lines may move; ids of
+Both are reports (:mod:`tt_impl.harness.reports.index`), so nothing here needs ttnn. Lines may move; ids of
 buffers and addresses are not compared.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 from refsim.base import processes, scratch
 from refsim.base.errors import UserError
 from refsim.base.given import refuse_unreadable
-from tt_impl.harness.reports import report_index
+from tt_impl.harness.reports import index
 
 
 def report_of(path: Path, mesh: str, fallback: bool = False) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def report_of(path: Path, mesh: str, fallback: bool = False) -> dict[str, Any]:
     """
     refuse_unreadable(path, "script or report")
     if path.suffix == ".json":
-        return report_index.load(path)
+        return index.load(path)
     if not path.is_file():
         raise UserError(f"there is no script '{path}'; give a Python file, or the JSON of a report.")
     with scratch.Folder("diff") as folder:
@@ -32,7 +32,7 @@ def report_of(path: Path, mesh: str, fallback: bool = False) -> dict[str, Any]:
         if ran.returncode:
             raise UserError(f"'{path}' does not run to its end on {mesh}: {_reason(ran.stdout)}.")
         (written,) = (found for found in Path(folder).glob("*.json") if not found.name.endswith(".trace.json"))
-        return report_index.load(written)
+        return index.load(written)
 
 
 def _reason(answer: str) -> str:

@@ -91,9 +91,9 @@ class Summary:
             terminalreporter.write_line(line)
         written = [verdict.report for verdict in self.verdicts if verdict.report]
         if self.reports is not None and written:
-            from tt_impl.harness.reports import report_index
+            from tt_impl.harness.reports.index import index
 
-            place = report_index.index(self.reports, written)
+            place = index(self.reports, written)
             terminalreporter.write_line(f"memory, collectives and predicted times: {place}")
 
     def pytest_unconfigure(self) -> None:

@@ -67,7 +67,7 @@ class Verdict(Document):
         where: ``file:line`` of the suite's own code where it did.
         report: file of its report, in the folder of reports.
         unreported: why it has none although one was asked for.
-        findings: errors that :mod:`tt_impl.harness.checks.findings` names: line, kind and sentence; of a script notes,
+        findings: errors that :mod:`tt_impl.harness.checks.find` names: line, kind and sentence; of a script notes,
             too.
     """
 

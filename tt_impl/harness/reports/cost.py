@@ -42,7 +42,7 @@ _GALAXY_GRIDS = ([8, 9], [12, 10])
 
 
 def predict(meter: Meter) -> list[Prediction]:
-    """The predictions of all device operations, in order."""
+    """Price all device operations, in order."""
     return [_predict(launch, meter.meshes[launch.mesh]) for launch in meter.launches]
 
 
@@ -77,13 +77,13 @@ def _predict(launch: Launch, mesh: dict[str, Any]) -> Prediction:
 
 
 def _is_causal(launch: Launch) -> bool:
-    """ttnn's attention is causal unless it is told otherwise; joint attention never is."""
+    """Say whether attention is causal: ttnn's is unless it is told otherwise; joint attention never is."""
     given = launch.options["causal"]
     return launch.op == "ttnn.transformer.scaled_dot_product_attention" if given is None else bool(given)
 
 
 def _wires(launch: Launch, mesh: dict[str, Any]) -> tuple[Wires, list[str]]:
-    """What a collective runs on, and what of it the program left to ttnn."""
+    """Return what a collective runs on, and what of it the program left to ttnn."""
     axis, links, ring = (launch.options[name] for name in ("axis", "links", "ring"))
     assumed = []
     if links is None:
@@ -106,7 +106,7 @@ def _tensor(operand: Operand) -> Tensor_:
 
 
 def summary(session: Session, predictions: list[Prediction]) -> dict[str, Any]:
-    """Totals as JSON values.
+    """Return totals as JSON values.
 
     ``ns``, ``low_ns``, ``high_ns``: from the first program to the end of the last one, see
     :mod:`tt_impl.harness.reports.schedule`; ``gap_ns`` lies between two as under a trace. ``busy_ns``: of each device.

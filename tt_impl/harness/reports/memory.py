@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
-from tt_impl.harness.watch.meter import Held, Level, Meter
+from tt_impl.harness.watch.meter import Allocation, Level, Meter, Place, follow
 
 TOP = 8
 """Owners that are named."""
@@ -32,7 +32,7 @@ _LONGEST = 20_000
 class Leak:
     """Memory that every iteration but the first takes and does not give back: ``bytes`` of each bank, each time."""
 
-    held: Held
+    allocation: Allocation
     bytes: int
     count: int
     iterations: int
@@ -40,15 +40,16 @@ class Leak:
 
     @property
     def sentence(self) -> str:
-        what = f"{list(self.held.shape)} {self.held.dtype}" if self.held.dtype else "memory without a tensor"
+        of = self.allocation
+        what = f"{list(of.shape)} {of.dtype}" if of.dtype else "memory without a tensor"
         return (
-            f"{self.held.op} at {self.held.where} leaves {self.bytes} bytes per bank of {self.held.memory} ({what}) "
+            f"{of.op} at {of.where} leaves {self.bytes} bytes per bank of {of.memory} ({what}) "
             f"behind in each of {self.iterations} iterations."
         )
 
 
 def summary(meter: Meter, top: int = TOP) -> dict[str, Any]:
-    """Everything as JSON values.
+    """Return everything as JSON values.
 
     ``meshes``: per mesh ``mesh``, ``devices`` (the figures are those of each of them), ``shape``, ``arch`` and by
     kind of memory ``banks``, ``bank_bytes``, ``peak`` (``bytes_per_bank``, ``bytes`` of all banks, ``event``, ``op``,
@@ -86,58 +87,43 @@ def _mesh(meter: Meter, mesh: int, about: dict[str, Any], top: int) -> dict[str,
 
 def _peak(meter: Meter, mesh: int, memory: str, banks: int, top: int) -> dict[str, Any]:
     level, highest, place = 0, 0, -1
-    for i, (sign, _, held) in enumerate(meter.history):
-        if (held.mesh, held.memory) == (mesh, memory):
-            level += sign * held.bytes
+    for i, (sign, _, allocation) in enumerate(meter.history):
+        if allocation.place[:2] == (mesh, memory):
+            level += sign * allocation.bytes
             if level > highest:
                 highest, place = level, i
     if place < 0:
         return {"bytes_per_bank": 0, "bytes": 0, "event": None, "op": "", "where": "", "live": []}
     _, event, last = meter.history[place]
-    live = [h for h in live_at(meter, place + 1) if (h.mesh, h.memory) == (mesh, memory)]
+    live: dict[Place, Allocation] = {}
+    for sign, _, allocation in meter.history[: place + 1]:
+        if allocation.place[:2] == (mesh, memory):
+            follow(live, sign, allocation)
     return {
         "bytes_per_bank": highest,
         "bytes": highest * banks,
         "event": event,
         "op": last.op,
         "where": last.where,
-        "live": owners(live)[:top],
+        "live": owners(live.values())[:top],
     }
 
 
-def live_at(meter: Meter, place: int) -> list[Held]:
-    """What was allocated after the first ``place`` changes."""
-    live: dict[tuple, Held] = {}
-    for sign, _, held in meter.history[:place]:
-        key = held.mesh, held.memory, held.address
-        if sign > 0:
-            live[key] = held
-        else:
-            live.pop(key, None)
-    return list(live.values())
-
-
-def owners(live: Iterable[Held]) -> list[dict[str, Any]]:
-    """Allocations joined by who made them, the largest first."""
-    groups: dict[tuple, list[Held]] = defaultdict(list)
-    for held in live:
-        groups[held.owner].append(held)
-    found = [
-        {
-            "op": g[0].op,
-            "where": g[0].where,
-            "shape": list(g[0].shape),
-            "dtype": g[0].dtype,
-            "count": len(g),
-            "bytes_per_bank": sum(h.bytes for h in g),
-        }
-        for g in groups.values()
+def owners(live: Iterable[Allocation]) -> list[dict[str, Any]]:
+    """Join allocations by who made them, the largest first."""
+    groups: dict[tuple, list[Allocation]] = defaultdict(list)
+    for allocation in live:
+        groups[allocation.owner].append(allocation)
+    joined = [
+        {"op": one.op, "where": one.where, "shape": list(one.shape), "dtype": one.dtype}
+        | {"count": 1 + len(more), "bytes_per_bank": one.bytes * (1 + len(more))}
+        for one, *more in groups.values()
     ]
-    return sorted(found, key=lambda owner: -owner["bytes_per_bank"])
+    return sorted(joined, key=lambda owner: -owner["bytes_per_bank"])
 
 
 def _fragmentation(levels: list[Level]) -> dict[str, Any]:
-    """The worst moment: how much of what is free is not in the largest block."""
+    """Find the worst moment, by how much of what is free is not in the largest block."""
     worst = min(levels, key=lambda level: level.largest_free / level.free if level.free else 1.0)
     share = 1 - worst.largest_free / worst.free if worst.free else 0.0
     smallest = min(level.largest_free for level in levels)
@@ -151,27 +137,24 @@ def _fragmentation(levels: list[Level]) -> dict[str, Any]:
 
 
 def _with_programs(meter: Meter, mesh: int, peak: dict[str, Any]) -> dict[str, Any]:
-    """The highest sum of what tensors take of a core and the circular buffers of the program that runs beside them.
+    """Find the highest sum of what tensors take of a core and the circular buffers of the program beside them.
 
     No less than the peak of the tensors alone, also where ttnn would not tell a program's circular buffers.
     """
     place_of_peak = {name: peak[name] for name in ("event", "op", "where")}
     highest, level = {"bytes": peak["bytes_per_bank"], "cb_bytes": 0} | place_of_peak, 0
+    changes: dict[int, list[int]] = {after.event: [] for after in meter.levels if after.mesh == mesh}
+    seen = set(changes)
+    for sign, event, allocation in meter.history:
+        if allocation.place[:2] == (mesh, "L1"):
+            changes.setdefault(event, []).append(sign * allocation.bytes)
     during: dict[int, int] = {}
-    starts = {level_.event for level_ in meter.levels if level_.mesh == mesh}
-    changes = [(event, sign * held.bytes) for sign, event, held in meter.history if _is_l1(held, mesh)]
-    place = 0
-    for event in sorted(starts):
-        while place < len(changes) and changes[place][0] < event:
-            level += changes[place][1]
-            place += 1
-        during[event] = level
-        while place < len(changes) and changes[place][0] == event:
-            level += changes[place][1]
-            during[event] = max(during[event], level)
-            place += 1
+    for event in sorted(changes):
+        reached = list(accumulate(changes[event], initial=level))
+        during[event] = max(reached)
+        level = reached[-1]
     for launch in meter.launches:
-        if launch.layout is not None and launch.event in during:
+        if launch.layout is not None and launch.event in seen:
             total = during[launch.event] + launch.layout.cb_bytes
             if total > highest["bytes"]:
                 highest = {"bytes": total, "cb_bytes": launch.layout.cb_bytes, "event": launch.event}
@@ -179,52 +162,46 @@ def _with_programs(meter: Meter, mesh: int, peak: dict[str, Any]) -> dict[str, A
     return highest
 
 
-def _is_l1(held: Held, mesh: int) -> bool:
-    return (held.mesh, held.memory) == (mesh, "L1")
-
-
 def leaks(meter: Meter) -> list[Leak]:
-    """What iterations leave behind; without marks, of the longest sequence of calls that repeats itself."""
+    """Find what iterations leave behind; without marks, of the longest sequence of calls that repeats itself."""
     meter.finish()
-    marks, marked = meter.marks, True
-    if len(marks) < REPETITIONS:
-        marks, marked = repetitions(meter), False
+    marked = len(meter.marks) >= REPETITIONS
+    marks = meter.marks if marked else repetitions(meter)
     if len(marks) < REPETITIONS:
         return []
     freed_at = _freed_at(meter)
     starts = [0, *marks[:-1]]
-    left: list[dict[tuple, list[Held]]] = []
+    left: list[dict[tuple, list[Allocation]]] = []
     for i in range(1, len(marks) - 1):  # the last one's results may still be in use
-        survivors: dict[tuple, list[Held]] = defaultdict(list)
+        survivors: dict[tuple, list[Allocation]] = defaultdict(list)
         for place in range(starts[i], marks[i]):
-            sign, _, held = meter.history[place]
+            sign, _, allocation = meter.history[place]
             if sign > 0 and freed_at.get(place, len(meter.history)) >= marks[i + 1]:
-                survivors[held.owner].append(held)
+                survivors[allocation.owner].append(allocation)
         left.append(survivors)
-    always = set.intersection(*(set(found) for found in left)) if left else set()
-    found = [
-        Leak(group[0], sum(h.bytes for h in group), len(group), len(marks) - 1, marked)
+    always = set.intersection(*map(set, left))
+    lost = [
+        Leak(group[0], sum(one.bytes for one in group), len(group), len(marks) - 1, marked)
         for owner, group in left[-1].items()
         if owner in always
     ]
-    return sorted(found, key=lambda leak: -leak.bytes)
+    return sorted(lost, key=lambda leak: -leak.bytes)
 
 
 def _freed_at(meter: Meter) -> dict[int, int]:
-    """By the place in the history where memory was taken: where it was given back."""
-    open_: dict[tuple, int] = {}
-    found = {}
-    for i, (sign, _, held) in enumerate(meter.history):
-        key = held.mesh, held.memory, held.address
+    """Return where in the history memory was given back, by the place in it where it was taken."""
+    taken: dict[Place, int] = {}
+    freed = {}
+    for i, (sign, _, allocation) in enumerate(meter.history):
         if sign > 0:
-            open_[key] = i
-        elif key in open_:
-            found[open_.pop(key)] = i
-    return found
+            taken[allocation.place] = i
+        elif allocation.place in taken:
+            freed[taken.pop(allocation.place)] = i
+    return freed
 
 
 def repetitions(meter: Meter) -> list[int]:
-    """Places in the history where a sequence of calls ends that repeats itself, at least four times in a row.
+    """Find the places in the history where a sequence of calls ends that repeats itself, four times or more in a row.
 
     The longest such sequence counts, and only if programs run in it: a loop that only puts weights on a mesh is none.
     """
@@ -235,14 +212,14 @@ def repetitions(meter: Meter) -> list[int]:
         places[token].append(i)
     best: list[int] = []
     launched = {launch.event for launch in meter.launches}
-    for found in places.values():
-        if len(found) <= REPETITIONS:
+    for alike in places.values():
+        if len(alike) <= REPETITIONS:
             continue
-        blocks = [tokens[a:b] for a, b in pairwise(found)]
+        blocks = [tokens[a:b] for a, b in pairwise(alike)]
         run = 1
         while run < len(blocks) and blocks[-run - 1] == blocks[-1]:
             run += 1
-        starts = found[-run - 1 :]
+        starts = alike[-run - 1 :]
         if run < REPETITIONS or len(blocks[-1]) < _SHORTEST:
             continue
         busy = any(calls[i][0] in launched for i in range(starts[0], starts[1]))
@@ -252,13 +229,13 @@ def repetitions(meter: Meter) -> list[int]:
 
 
 def _as_json(leak: Leak) -> dict[str, Any]:
-    held = leak.held
+    of = leak.allocation
     return {
-        "op": held.op,
-        "where": held.where,
-        "memory": held.memory,
-        "shape": list(held.shape),
-        "dtype": held.dtype,
+        "op": of.op,
+        "where": of.where,
+        "memory": of.memory,
+        "shape": list(of.shape),
+        "dtype": of.dtype,
         "bytes_per_bank_each": leak.bytes,
         "count_each": leak.count,
         "iterations": leak.iterations,

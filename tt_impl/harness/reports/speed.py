@@ -25,7 +25,7 @@ Operation = Callable[[], Any]
 
 
 def operations(device: Any) -> dict[str, Operation]:
-    """Operations on SIDE x SIDE tensors, by name."""
+    """Make operations on SIDE x SIDE tensors, by name."""
     import torch
     import ttnn
 
@@ -51,7 +51,7 @@ def operations(device: Any) -> dict[str, Operation]:
 
 
 def milliseconds(call: Operation) -> float:
-    """CPU time of one call."""
+    """Measure the CPU time of one call."""
     before = time.process_time()
     for _ in range(CALLS):
         call()
@@ -77,7 +77,7 @@ class ValueCosts(Document):
 
 
 def measure(mesh: str, rounds: int) -> list[ValueCost]:
-    """One record per operation: ms with values, without, and their difference."""
+    """Measure every operation: ms with values, without, and their difference."""
     import torch
 
     from tt_impl.mock import ttnn_mock
@@ -104,7 +104,7 @@ def _record(name: str, call: Operation, rounds: int, uncaught: Callable[[], Any]
 
 
 def text(record: ValueCost) -> str:
-    """One line of the table."""
+    """Format one line of the table."""
     numbers = (record.with_values_ms, record.without_ms, record.extra_ms)
     return f"{record.operation:20}" + "".join(f"{number:10.3f}" for number in numbers)
 

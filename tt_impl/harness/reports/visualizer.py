@@ -12,10 +12,11 @@ import shutil
 import sqlite3
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tt_impl.harness.watch.meter import Held, Meter
+from tt_impl.harness.watch.meter import Allocation, Meter, Place, follow
 from tt_impl.harness.watch.session import Session
 from tt_impl.mock.log.events import Event, TensorUse
 from tt_impl.trace.graph import MEMORIES
@@ -64,22 +65,14 @@ def write(folder: Path, name: str, session: Session) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir()
-    config = {
-        "report_name": name,
-        "enable_logging": True,
-        "enable_graph_report": False,
-        "enable_comparison_mode": False,
-    }
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    connection = sqlite3.connect(folder / "db.sqlite")
-    try:
+    on = {"enable_logging": True, "enable_graph_report": False, "enable_comparison_mode": False}
+    (folder / "config.json").write_text(json.dumps({"report_name": name} | on), encoding="utf-8")
+    with closing(sqlite3.connect(folder / "db.sqlite")) as connection:
         for table, columns in _TABLES.items():
             typed = ", ".join(column if " " in column else f"{column} int" for column in columns)
             connection.execute(f"CREATE TABLE {table} ({typed})")
         _fill(connection, session)
         connection.commit()
-    finally:
-        connection.close()
 
 
 def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[tuple]) -> None:
@@ -93,11 +86,8 @@ def _fill(connection: sqlite3.Connection, session: Session) -> None:
     _insert(connection, "devices", [(first[m], *(a["info"][n] for n in _DEVICE)) for m, a in meter.meshes.items()])
     _insert(connection, "report_metadata", [("source", "refsim, on a mock mesh: memory is real, nothing was run")])
     _insert(connection, "operations", [(e.number, e.op, None) for e in events])
-    _insert(
-        connection,
-        "operation_arguments",
-        [(e.number, name, json.dumps(value)) for e in events for name, value in e.options.items()],
-    )
+    options = [(e.number, name, json.dumps(value)) for e in events for name, value in e.options.items()]
+    _insert(connection, "operation_arguments", options)
     _insert(connection, "stack_traces", [(e.number, _line(e), None) for e in events])
     failed = [(e.number, e.op, e.error, e.error, _line(e), "") for e in events if e.error]
     _insert(connection, "errors", failed)
@@ -107,12 +97,11 @@ def _fill(connection: sqlite3.Connection, session: Session) -> None:
     for table, which in (("input_tensors", "inputs"), ("output_tensors", "outputs")):
         rows = [(e.number, i, use.tensor) for e in events for i, use in enumerate(getattr(e, which))]
         _insert(connection, table, rows)
-    last = deque(_buffers(meter, first, len(events)), MOST_BUFFERS)
-    _insert(connection, "buffers", last)
+    _insert(connection, "buffers", deque(_buffers(meter, first, len(events)), MOST_BUFFERS))
 
 
 def _line(event: Event) -> str:
-    """As the visualizer looks for a file in a stack trace."""
+    """Write the line of a call as the visualizer looks for it in a stack trace."""
     path, _, line = event.where.rpartition(":")
     return f'File "{path}", line {line}, in {event.op}'
 
@@ -129,17 +118,13 @@ def _tensor(use: TensorUse) -> tuple[Any, ...]:
 
 
 def _buffers(meter: Meter, first: dict[int, int], operations: int) -> Iterator[tuple]:
-    """What is allocated after each operation."""
-    live: dict[tuple[int, str, int], Held] = {}
+    """Yield what is allocated after each operation."""
+    live: dict[Place, Allocation] = {}
     place = 0
     for number in range(operations):
         while place < len(meter.history) and meter.history[place][1] <= number:
-            sign, _, held = meter.history[place]
-            key = held.mesh, held.memory, held.address
-            if sign > 0:
-                live[key] = held
-            else:
-                live.pop(key, None)
+            sign, _, allocation = meter.history[place]
+            follow(live, sign, allocation)
             place += 1
-        for held in live.values():
-            yield number, first[held.mesh], held.address, held.bytes, _NUMBERS[held.memory], None
+        for one in live.values():
+            yield number, first[one.mesh], one.address, one.bytes, _NUMBERS[one.memory], None

@@ -10,6 +10,7 @@ of a mesh is that of each of its devices.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +31,7 @@ Place = tuple[int, str, int]
 
 
 @dataclass(frozen=True)
-class Held:
+class Allocation:
     """Memory and who took it: the operation and the line of the user's code, in event number ``event``."""
 
     mesh: int
@@ -44,9 +45,21 @@ class Held:
     dtype: str = ""
 
     @property
+    def place(self) -> Place:
+        return self.mesh, self.memory, self.address
+
+    @property
     def owner(self) -> tuple:
         """What all allocations of one line have in common."""
         return self.op, self.where, self.memory, self.shape, self.dtype, self.bytes
+
+
+def follow(live: dict[Place, Allocation], sign: int, allocation: Allocation) -> None:
+    """Change what is allocated, by place: one more (``sign`` 1), or one less (-1)."""
+    if sign > 0:
+        live[allocation.place] = allocation
+    else:
+        live.pop(allocation.place, None)
 
 
 @dataclass(frozen=True)
@@ -94,15 +107,15 @@ class Meter:
     """
 
     def __init__(self, log: EventLog) -> None:
-        self.history: list[tuple[int, int, Held]] = []
+        self.history: list[tuple[int, int, Allocation]] = []
         self.levels: list[Level] = []
         self.launches: list[Launch] = []
         self.meshes: dict[int, dict[str, Any]] = {}
         self.marks: list[int] = []
         self.calls: list[tuple[int, tuple, int]] = []
         self._log = log
-        self._live: dict[Place, Held] = {}
-        self._sums: dict[tuple[int, str], int] = {}
+        self._live: dict[Place, Allocation] = {}
+        self._sums: Counter[tuple[int, str]] = Counter()
         self._layouts: dict[tuple, list[DeviceOp] | None] = {}
         self._pending_marks = 0
 
@@ -141,22 +154,22 @@ class Meter:
     def _change(self, change: Change, number: int, op: str, where: str) -> None:
         place = change.mesh, change.memory, change.address
         if change.sign > 0:
-            self._take(Held(*place, change.bytes, op, where, number, change.shape, change.dtype), number)
+            self._take(Allocation(*place, change.bytes, op, where, number, change.shape, change.dtype), number)
         elif place in self._live:
             self._give_back(place, number)
 
-    def _take(self, held: Held, number: int) -> None:
-        place = held.mesh, held.memory, held.address
-        if place in self._live:  # given back where nobody looked
-            self._give_back(place, number)
-        self._live[place] = held
-        self._sums[place[:2]] = self._sums.get(place[:2], 0) + held.bytes
-        self.history.append((1, number, held))
+    def _take(self, allocation: Allocation, number: int) -> None:
+        if allocation.place in self._live:  # given back where nobody looked
+            self._give_back(allocation.place, number)
+        self._note(1, number, allocation)
 
     def _give_back(self, place: Place, number: int) -> None:
-        held = self._live.pop(place)
-        self._sums[place[:2]] -= held.bytes
-        self.history.append((-1, number, held))
+        self._note(-1, number, self._live[place])
+
+    def _note(self, sign: int, number: int, allocation: Allocation) -> None:
+        follow(self._live, sign, allocation)
+        self._sums[allocation.place[:2]] += sign * allocation.bytes
+        self.history.append((sign, number, allocation))
 
     def _agree(self, mesh: ttnn.MeshDevice, number: int, where: str) -> None:
         """Take over from ttnn what was given back (by Python, mostly) or allocated since the last look."""
@@ -165,7 +178,7 @@ class Meter:
         if key not in self.meshes:
             self.meshes[key] = _described(mesh)
         views = {name: ttnn.get_memory_view(mesh, kind).total_bytes_allocated_per_bank for name, kind in _VIEWS.items()}
-        if all(self._sums.get((key, name), 0) == size for name, size in views.items()):
+        if all(self._sums[key, name] == size for name, size in views.items()):
             return
         there: dict[Place, int] = {}
         for buffer in ttnn._ttnn.reports.get_buffers(mesh):
@@ -175,7 +188,7 @@ class Meter:
             self._give_back(place, number)
         for place, size in there.items():
             if place not in self._live:
-                self._take(Held(*place, size, *owner, number), number)
+                self._take(Allocation(*place, size, *owner, number), number)
 
     def _note_levels(self, mesh: ttnn.MeshDevice, number: int) -> None:
         for name, kind in _VIEWS.items():
@@ -195,12 +208,12 @@ class Meter:
         for program, layout in zip(graph.ops, self._layouts_of(call, graph.ops), strict=True):
             self.launches.append(Launch(event.number, mesh, event.op, event.where, program, layout, _options(call)))
 
-    def _layouts_of(self, call: Invocation, found: list[DeviceOp]) -> list[DeviceOp] | list[None]:
-        """Circular buffers and cores, from a second call that ttnn builds but neither runs nor gives memory."""
-        key = tuple(op.key for op in found)
+    def _layouts_of(self, call: Invocation, ops: list[DeviceOp]) -> list[DeviceOp] | list[None]:
+        """Return circular buffers and cores, from a second call that ttnn builds but neither runs nor gives memory."""
+        key = tuple(op.key for op in ops)
         if key not in self._layouts:
-            self._layouts[key] = _built(call, len(found))
-        return self._layouts[key] or [None] * len(found)
+            self._layouts[key] = _built(call, len(ops))
+        return self._layouts[key] or [None] * len(ops)
 
 
 def _built(call: Invocation, count: int) -> list[DeviceOp] | None:
@@ -214,7 +227,7 @@ def _built(call: Invocation, count: int) -> list[DeviceOp] | None:
 
 
 def _options(call: Invocation) -> dict[str, Any]:
-    """``config`` (ttnn's text of the program config), ``axis``, ``links``, ``ring``, ``causal``; None if not given."""
+    """Return ``config`` (ttnn's text of it), ``axis``, ``links``, ``ring`` and ``causal``; None if not given."""
     named = call.kwargs
     config = named.get("program_config", named.get("config"))
     topology = topology_of(named)
@@ -232,13 +245,9 @@ def _shapes(call: Invocation) -> tuple:
 
 
 def _meshes_of(call: Invocation) -> list[ttnn.MeshDevice]:
-    """The open meshes among the arguments, and those that hold their tensors."""
-    found = {mesh.id(): mesh for mesh in call.meshes}
-    for tensor in call.inputs:
-        if tensor.is_allocated():
-            mesh = tensor.device()
-            found.setdefault(mesh.id(), mesh)
-    return list(found.values())
+    """Return the open meshes among the arguments, and those that hold their tensors, each once."""
+    meshes = [*call.meshes, *(tensor.device() for tensor in call.inputs if tensor.is_allocated())]
+    return list({mesh.id(): mesh for mesh in meshes}.values())
 
 
 def _described(mesh: ttnn.MeshDevice) -> dict[str, Any]:

@@ -21,7 +21,7 @@ Spans = dict[int, tuple[float, float]]
 
 
 def trace(session: Session, predictions: list[Prediction]) -> str:
-    """The JSON text that https://ui.perfetto.dev and chrome://tracing open."""
+    """Return the JSON text that https://ui.perfetto.dev and chrome://tracing open."""
     meter = session.meter
     found = TraceEvents("a TTNN program: times predicted", source=SOURCE)
     found.process(HOST, "host: calls in order (times predicted)")

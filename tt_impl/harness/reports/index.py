@@ -10,7 +10,7 @@ from typing import Any
 
 from refsim.base.errors import UserError
 from refsim.files import output
-from tt_impl.harness.reports import report_text
+from tt_impl.harness.reports import markdown
 
 SCHEMA = 1
 OPTION = "--ttnn-report"
@@ -18,7 +18,7 @@ OPTION = "--ttnn-report"
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """A report that ``write`` has written.
+    """Read a report that ``write`` has written.
 
     Raises:
         UserError: it is none, or of another schema.
@@ -42,13 +42,11 @@ def index(folder: str | Path, files: Iterable[str] | None = None) -> Path:
     by kind, ``fallbacks``, ``unknown_layouts`` (programs of whose circular buffers ttnn told nothing).
     """
     folder = Path(folder)
-    rows = []
-    for path in sorted(folder.glob("*.json") if files is None else {folder / name for name in files}):
-        if path.name == "index.json" or path.name.endswith(".trace.json"):
-            continue
-        rows.append(_row(path, load(path)))
+    paths = sorted(folder.glob("*.json") if files is None else {folder / name for name in files})
+    reports = (path for path in paths if path.name != "index.json" and not path.name.endswith(".trace.json"))
+    rows = [_row(path, load(path)) for path in reports]
     output.write(folder / "index.json", (json.dumps({"schema": SCHEMA, "programs": rows}) + "\n").encode(), OPTION)
-    output.write(folder / "index.md", report_text.index(rows).encode(), OPTION)
+    output.write(folder / "index.md", markdown.index(rows).encode(), OPTION)
     return folder / "index.md"
 
 

@@ -11,16 +11,12 @@ _SLOWEST = 15
 _MIB = 1024 * 1024
 
 
-def markdown(report: dict[str, Any]) -> str:
-    """What :func:`tt_impl.harness.reports.report.content` says, in tables."""
+def program(report: dict[str, Any]) -> str:
+    """Show in tables what :func:`tt_impl.harness.reports.write.content` says."""
     meshes = ", ".join("x".join(map(str, m["shape"])) + f" {m['arch']}" for m in report["meshes"])
-    lines = [f"# {report['name']}", ""]
-    lines += [
-        f"{len(report['operations'])} operations on {meshes or 'no mesh'}, on a mock mesh: no kernel was run.",
-        "",
-    ]
-    lines += _findings(report) + _time(report) + _memory(report) + _collectives(report)
-    return "\n".join(lines) + "\n"
+    head = f"{len(report['operations'])} operations on {meshes or 'no mesh'}, on a mock mesh: no kernel was run."
+    parts = _findings(report) + _time(report) + _memory(report) + _collectives(report)
+    return "\n".join([f"# {report['name']}", "", head, "", *parts]) + "\n"
 
 
 def _findings(report: dict[str, Any]) -> list[str]:
@@ -34,8 +30,9 @@ def _findings(report: dict[str, Any]) -> list[str]:
 
 def _time(report: dict[str, Any]) -> list[str]:
     cost = report["cost"]
-    lines = ["## Device time, predicted", ""]
-    lines += [
+    lines = [
+        "## Device time, predicted",
+        "",
         f"**{_us(cost['ns'])} us** from the first program to the end of the last one "
         f"({_us(cost['low_ns'])} to {_us(cost['high_ns'])}): "
         f"{cost['source']}. {cost['priced']} of {cost['launches']} device operations have a price.",
@@ -50,8 +47,8 @@ def _time(report: dict[str, Any]) -> list[str]:
             groups[launch["op"], launch["device_op"], launch["where"], launch["bound"]].append(launch)
     slowest = sorted(groups.items(), key=lambda group: -sum(launch["ns"] for launch in group[1]))[:_SLOWEST]
     rows = [
-        (f"`{op}`", device_op, where, len(found), bound, *(_us(sum(f[n] for f in found)) for n in _NS))
-        for (op, device_op, where, bound), found in slowest
+        (f"`{op}`", device_op, where, len(launches), bound, *(_us(sum(one[n] for one in launches)) for n in _NS))
+        for (op, device_op, where, bound), launches in slowest
     ]
     return [*lines, as_markdown(rows, ("op", "device op", "line", "n", "bound", "low us", "us", "high us")), ""]
 
@@ -94,22 +91,17 @@ def _memory_row(kind: str, found: dict[str, Any]) -> tuple:
 def _collectives(report: dict[str, Any]) -> list[str]:
     if not report["collectives"]:
         return []
+    wires = ("axis", "bytes", "topology", "links")
     rows = [
-        (
-            i,
-            f"`{c['op']}`",
-            c["where"],
-            c["collective"],
-            *(str(c.get(n)) for n in ("axis", "bytes", "topology", "links")),
-        )
+        (i, f"`{c['op']}`", c["where"], c["collective"], *(str(c.get(name)) for name in wires))
         for i, c in enumerate(report["collectives"])
     ]
-    heads = ("", "op", "line", "collective", "axis", "bytes", "topology", "links")
+    heads = ("", "op", "line", "collective", *wires)
     return ["## Collectives, in order", "", as_markdown(rows, heads), ""]
 
 
 def index(rows: list[dict[str, Any]]) -> str:
-    """Programs in one table."""
+    """Show all programs in one table."""
     heads = ("program", "ops", "collectives", "predicted us", "range", "unpriced", "DRAM MiB", "L1 KiB", "findings")
     shown = [
         (

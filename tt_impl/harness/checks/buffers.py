@@ -6,68 +6,67 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from math import prod
+from typing import Any
 
 from tt_impl.harness.checks.fabric import groups
-from tt_impl.harness.checks.finding import NOTE, Finding, at
-from tt_impl.harness.checks.reads import ALLOCATES, FREES, HOST, read_by, written_remotely
+from tt_impl.harness.checks.finding import ERROR, NOTE, Finding, at
+from tt_impl.harness.checks.reads import ALLOCATES, FREES, HOST, crossings, read_by, succeeded, written_remotely
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
 
 
 def too_small(log: EventLog) -> Iterator[Finding]:
-    """Buffers given to a gather or a reduce-scatter that cannot hold what it puts there."""
-    for event in log.events:
-        for crossing in event.collectives if event.error is None else ():
-            size = len(groups(event.mesh, event.devices, crossing["axis"])[0])
-            for use in written_remotely(event):
-                needed, what = _needed(event, crossing, use, size)
-                if use.bytes < needed and use.sharding is None:
-                    yield Finding.of(
-                        "small-buffer", event,
-                        f"{event.op} puts {needed} bytes {what} into {use.argument}, a {use.dtype} buffer of shape "
-                        f"{list(use.shape)} that has {use.bytes} on each device: allocate it for the whole.",
-                    )  # fmt: skip
+    """Find buffers given to a gather or a reduce-scatter that cannot hold what it puts there."""
+    for event, crossing in crossings(log):
+        size = len(groups(event.mesh, event.devices, crossing["axis"])[0])
+        for use in written_remotely(event):
+            needed, what = _needed(event, crossing, use, size)
+            if use.bytes < needed and use.sharding is None:
+                yield Finding.of(
+                    "small-buffer", event,
+                    f"{event.op} puts {needed} bytes {what} into {use.argument}, a {use.dtype} buffer of shape "
+                    f"{list(use.shape)} that has {use.bytes} on each device: allocate it for the whole.",
+                )  # fmt: skip
 
 
 def given_twice(log: EventLog) -> Iterator[Finding]:
-    """Collectives that are given one buffer for two results."""
+    """Find collectives that are given one buffer for two results."""
     for event in log.events:
-        given = written_remotely(event)
-        for i, use in enumerate(given):
-            first = next((other for other in given[:i] if other.buffer == use.buffer), None)
-            if first is not None:
-                sentence = (
-                    f"{event.op} is given one buffer as {first.argument} and {use.argument}: one result overwrites "
-                )
-                yield Finding.of("buffer-twice", event, sentence + "the other, allocate a buffer for each.")
+        first: dict[int, TensorUse] = {}
+        for use in written_remotely(event):
+            if (other := first.setdefault(use.buffer, use)) is not use:
+                yield Finding.of(
+                    "buffer-twice", event,
+                    f"{event.op} is given one buffer as {other.argument} and {use.argument}: one result overwrites the "
+                    "other, allocate a buffer for each.",
+                )  # fmt: skip
 
 
-def _needed(event: Event, crossing: dict, use: TensorUse, size: int) -> tuple[int, str]:
-    """Bytes that the collective writes into a buffer on each device, as far as that is known, and what they are."""
-    part = event.inputs[0]
-    given, of_one = use.argument.partition("[")[0], part.bytes
-    if crossing["collective"] == "all_gather" and given.startswith("persistent_output"):
+def _needed(event: Event, crossing: dict[str, Any], use: TensorUse, size: int) -> tuple[int, str]:
+    """Return the bytes that the collective writes into a buffer on each device, if that is known, and what they are."""
+    part, kind, argument = event.inputs[0], crossing["collective"], use.argument.partition("[")[0]
+    if kind == "all_gather" and argument.startswith("persistent_output"):
         if use.dtype == part.dtype and prod(use.shape) >= prod(part.shape) * size:
             return 0, ""  # the whole has less padding than its parts together where these do not fill their tiles
-        return of_one * size, f"from {size} devices"
-    if crossing["collective"] == "reduce_scatter" and given == "persistent_output_buffers" and "within" not in crossing:
-        if use.argument.endswith("[0]"):
-            line = crossing["topology"] == "Linear" or size == 2
-            return of_one * (2 if line else 1), "of sums on their way" + (", in both directions" if line else "")
-        return of_one // size, "of sums"
+        return part.bytes * size, f"from {size} devices"
+    if kind == "reduce_scatter" and argument == "persistent_output_buffers" and "within" not in crossing:
+        if not use.argument.endswith("[0]"):
+            return part.bytes // size, "of sums"
+        if crossing["topology"] == "Linear" or size == 2:
+            return part.bytes * 2, "of sums on their way, in both directions"
+        return part.bytes, "of sums on their way"
     return 0, ""
 
 
 def never_written(log: EventLog) -> Iterator[Finding]:
-    """Reads of memory that was allocated without values and that nothing has written since."""
+    """Find reads of memory that was allocated without values and that nothing has written since."""
     empty: dict[int, Event] = {}
     for event in log.events:
         for use in read_by(event):
             if use.buffer in empty and not event.op.startswith("ttnn.experimental.dit_fused_distributed"):
-                host = event.op in HOST
                 yield Finding.of(
                     "never-written", event,
                     f"{event.op} reads argument {use.argument}, memory that {at(empty[use.buffer])} allocated and "
-                    "nothing has written: write it first, or take ttnn.zeros.", NOTE if host else "error",
+                    "nothing has written: write it first, or take ttnn.zeros.", NOTE if event.op in HOST else ERROR,
                 )  # fmt: skip
         for buffer in event.written:
             empty.pop(buffer, None)
@@ -80,7 +79,7 @@ def never_written(log: EventLog) -> Iterator[Finding]:
 
 
 def freed(log: EventLog) -> Iterator[Finding]:
-    """Uses of tensors that were deallocated."""
+    """Find uses of tensors that were deallocated."""
     by = {free.buffer: log.events[free.event] for free in log.frees if free.how == "deallocate"}
     for event in log.events:
         for use in event.dead:
@@ -93,7 +92,7 @@ def freed(log: EventLog) -> Iterator[Finding]:
 
 
 def stale(log: EventLog) -> Iterator[Finding]:
-    """Reads of a collective's result after a later collective has written the same persistent buffer."""
+    """Find reads of a collective's result after a later collective has written the same persistent buffer."""
     writes: dict[int, list[int]] = defaultdict(list)
     for event in log.events:
         for use in read_by(event):
@@ -113,15 +112,13 @@ def stale(log: EventLog) -> Iterator[Finding]:
 
 
 def unused(log: EventLog) -> Iterator[Finding]:
-    """Collectives of whose results nothing is used."""
+    """Find collectives of whose results nothing is used."""
     made: dict[int, Event] = {}
     unread: dict[int, Event] = {}
-    for event in log.events:
-        if event.error is not None:
-            continue
-        given = [use.buffer for use in written_remotely(event)]
+    for event in succeeded(log):
+        only_written = [use.buffer for use in written_remotely(event)]
         for use in event.inputs:
-            if use.buffer in made and use.buffer not in given and event.op not in FREES:
+            if use.buffer in made and use.buffer not in only_written and event.op not in FREES:
                 unread.pop(made[use.buffer].number, None)
         if event.collectives:
             unread[event.number] = event

@@ -1,5 +1,4 @@
-"""What one watched program did, in files; :mod:`tt_impl.harness.reports.report_index` is about all programs of a
-folder.
+"""What one watched program did, in files; :mod:`tt_impl.harness.reports.index` is about all programs of a folder.
 
 ``<name>.json`` (everything, see :func:`content`), ``<name>.md`` (for people), ``<name>.trace.json`` (opens in
 ui.perfetto.dev), ``<name>.csv`` (opens in tt-perf-report), ``<name>.visualizer/`` (``db.sqlite`` and ``config.json``,
@@ -12,19 +11,23 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from refsim.base.errors import RefsimError, UserError
 from refsim.files import output
+from refsim.files.keys import as_json
+from tt_impl.harness.checks.find import find
 from tt_impl.harness.checks.finding import Finding
-from tt_impl.harness.checks.findings import find
-from tt_impl.harness.reports import cost, memory, report_csv, report_text, report_trace, visualizer
+from tt_impl.harness.reports import cost, markdown, memory, profiler_csv, timeline, visualizer
+from tt_impl.harness.reports.index import OPTION, SCHEMA
 from tt_impl.harness.reports.prediction import Prediction
-from tt_impl.harness.reports.report_index import OPTION, SCHEMA
 from tt_impl.harness.watch.session import Session
-from tt_impl.mock.log.events import Event, TensorUse
+from tt_impl.mock.log.events import Event
+
+_OF_CHECKS = ("dead", "uneven")
+"""Fields of an event that only the checks read."""
 
 
 def write(folder: str | Path, name: str, session: Session, findings: Sequence[Finding] | None = None) -> Path:
@@ -34,7 +37,7 @@ def write(folder: str | Path, name: str, session: Session, findings: Sequence[Fi
         folder: is made if it is not there.
         name: of the test or program; what no file name may hold becomes ``_``.
         session: watched with ``report=True``.
-        findings: what :func:`tt_impl.harness.checks.findings.find` found, if that was asked before.
+        findings: what :func:`tt_impl.harness.checks.find.find` found, if that was asked before.
 
     Raises:
         UserError: the session was not watched with ``report``, or the folder cannot be written to.
@@ -47,9 +50,9 @@ def write(folder: str | Path, name: str, session: Session, findings: Sequence[Fi
     predictions = cost.predict(session.meter)
     output.write(path, (json.dumps(report, allow_nan=False) + "\n").encode(), OPTION)
     for suffix, text in (
-        (".md", report_text.markdown(report)),
-        (".trace.json", report_trace.trace(session, predictions)),
-        (".csv", report_csv.table(session.meter, predictions)),
+        (".md", markdown.program(report)),
+        (".trace.json", timeline.trace(session, predictions)),
+        (".csv", profiler_csv.table(session.meter, predictions)),
     ):
         output.write(path.with_suffix(suffix), text.encode(), OPTION)
     visualizer.write(path.with_suffix(".visualizer"), name, session)
@@ -57,7 +60,7 @@ def write(folder: str | Path, name: str, session: Session, findings: Sequence[Fi
 
 
 def try_to_write(folder: str | Path, name: str, session: Session, findings: Sequence[Finding]) -> dict[str, str]:
-    """:func:`write` beside a verdict, which stands whatever becomes of the report.
+    """Do as :func:`write` does beside a verdict, which stands whatever becomes of the report.
 
     Returns:
         ``report``, the name of its JSON, or ``unreported``, why there is none; the closing summary counts these.
@@ -70,13 +73,13 @@ def try_to_write(folder: str | Path, name: str, session: Session, findings: Sequ
 
 
 def file_name(name: str) -> str:
-    """``name`` as a file may be called, not longer than file systems allow."""
+    """Make of ``name`` what a file may be called, not longer than file systems allow."""
     short = re.sub(r"[^\w.=-]+", "_", name).strip("_") or "program"
     return short if len(short) <= 180 else f"{short[:80]}..{short[-98:]}"
 
 
 def _stem(folder: Path, name: str) -> str:
-    """:func:`file_name`, and a digest of ``name`` where another one's report has that name already."""
+    """Return :func:`file_name`, with a digest of ``name`` where another one's report has that name already."""
     stem = file_name(name)
     path, begin = folder / f"{stem}.json", json.dumps({"schema": SCHEMA, "name": name}).removesuffix("}")
     if not path.exists():
@@ -87,7 +90,7 @@ def _stem(folder: Path, name: str) -> str:
 
 
 def content(session: Session, name: str = "", findings: Sequence[Finding] | None = None) -> dict[str, Any]:
-    """Everything as JSON values; new fields may come, these stay. Bytes are whole numbers, times ns, both of a device.
+    """Return everything as JSON values; new fields may come, these stay. Bytes are whole, times ns, both of a device.
 
     * ``schema`` (1), ``name``, ``meshes``: ``mesh`` (id), ``devices``, ``shape``, ``arch``, ``grid`` (columns, rows).
     * ``operations``, one per call: ``number``, ``op``, ``where`` (path:line), ``inputs`` and ``outputs`` (``argument``,
@@ -106,7 +109,9 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
     """
     if session.meter is None or session.results is None:
         raise UserError("a report needs a program watched with report=True; pass it to watched().")
-    used, predictions = memory.summary(session.meter), cost.predict(session.meter)
+    used = memory.summary(session.meter)
+    predictions = cost.predict(session.meter)
+    said = find(session.log) if findings is None else findings
     return {
         "schema": SCHEMA,
         "name": name,
@@ -120,7 +125,8 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
         "launches": [_launch(p) for p in predictions],
         "cost": cost.summary(session, predictions),
         "memory": used,
-        "findings": [*map(_finding, find(session.log) if findings is None else findings), *map(_leak, used["leaks"])],
+        "findings": [_finding(vars(finding)) for finding in said]
+        + [_finding(leak | {"kind": "leak"}) for leak in used["leaks"]],
         "fallbacks": dict(session.fallbacks),
     }
 
@@ -131,36 +137,10 @@ def _mesh(mesh: int, about: dict[str, Any]) -> dict[str, Any]:
 
 def _operation(event: Event, session: Session) -> dict[str, Any]:
     values = session.results.of.get(event.number, [])
-    outputs = [_tensor(use) for use in event.outputs]
-    for i, tensor in enumerate(outputs):
-        tensor["value"] = values[i] if i < len(values) else None
-    return {
-        "number": event.number,
-        "op": event.op,
-        "where": event.where,
-        "inputs": [_tensor(use) for use in event.inputs],
-        "outputs": outputs,
-        "options": _plain(event.options),
-        "collectives": event.collectives,
-        "written": list(event.written),
-        "error": event.error,
-    }
-
-
-def _tensor(use: TensorUse) -> dict[str, Any]:
-    found = asdict(use)
-    return found | {"shape": list(use.shape), "devices": list(use.devices), "mesh": list(use.mesh)}
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no infinite numbers."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)
-    return value
+    operation = {name: value for name, value in as_json(event).items() if name not in _OF_CHECKS}
+    for tensor, value in zip_longest(operation["outputs"], values[: len(event.outputs)]):
+        tensor["value"] = value
+    return operation
 
 
 def _launch(prediction: Prediction) -> dict[str, Any]:
@@ -172,9 +152,5 @@ def _launch(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {name: getattr(finding, name) for name in ("kind", "sentence", "op", "where")}
-
-
-def _leak(leak: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": "leak", "sentence": leak["sentence"], "op": leak["op"], "where": leak["where"]}
+def _finding(finding: dict[str, Any]) -> dict[str, Any]:
+    return {name: finding[name] for name in ("kind", "sentence", "op", "where")}

@@ -14,7 +14,7 @@ from _pytest.runner import runtestprotocol
 
 from refsim.base.errors import RefsimError
 from refsim.base.mesh import get_mesh
-from tt_impl.harness.checks.findings import ERROR, find
+from tt_impl.harness.checks.find import ERROR, find
 from tt_impl.harness.pytest import machine, verdicts
 from tt_impl.harness.pytest.isolation import Child, Ended, Run
 from tt_impl.harness.pytest.selection import AUTO, mesh_of, sample
@@ -131,9 +131,9 @@ class Runner:
         facts: dict[str, Any] = {"findings": [str(finding) for finding in found if finding.severity == ERROR]}
         folder = self.config.getoption("ttnn_report")
         if folder and session.log.events:
-            from tt_impl.harness.reports import report
+            from tt_impl.harness.reports.write import try_to_write
 
-            facts |= report.try_to_write(folder, item.nodeid, session, found)
+            facts |= try_to_write(folder, item.nodeid, session, found)
         return facts
 
     def _group(self, item: pytest.Item | None) -> tuple | None:

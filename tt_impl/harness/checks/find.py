@@ -23,9 +23,11 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
+from tt_impl.harness.checks.buffers import freed, given_twice, never_written, stale, too_small, unused
 from tt_impl.harness.checks.fabric import Links, cluster_links, wires
 from tt_impl.harness.checks.finding import ERROR, NOTE, Finding, once
-from tt_impl.harness.checks.memory_use import freed, given_twice, never_written, stale, too_small, unused
 from tt_impl.harness.checks.order import in_flight, twice
 from tt_impl.harness.checks.statistics import local_statistics
 from tt_impl.harness.checks.submeshes import submeshes_differ, uneven_replicas
@@ -35,29 +37,17 @@ from tt_impl.mock.log.events import EventLog
 __all__ = ["ERROR", "NOTE", "Finding", "find"]
 
 _CHECKS = (
-    twice,
-    in_flight,
-    given_twice,
-    too_small,
-    never_written,
-    freed,
-    stale,
-    uneven_replicas,
-    partial_sums,
-    local_statistics,
-    unused,
-    submeshes_differ,
+    *(twice, in_flight, given_twice, too_small, never_written, freed, stale),
+    *(uneven_replicas, partial_sums, local_statistics, unused, submeshes_differ),
 )
 
 
 def find(log: EventLog, links: Links | None = None) -> list[Finding]:
-    """The findings of a watched program in its order, each line of the program once per kind.
+    """Find what is wrong with a watched program: in its order, each line of the program once per kind.
 
     Args:
         log: the program's events.
         links: how many Ethernet links two devices have, by their ids; the mock cluster's by default.
     """
-    found = [*wires(log, cluster_links() if links is None else links)]
-    for check in _CHECKS:
-        found += check(log)
-    return once(found)
+    of_wires = wires(log, cluster_links() if links is None else links)
+    return once(chain(of_wires, *(check(log) for check in _CHECKS)))

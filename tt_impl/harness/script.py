@@ -111,7 +111,7 @@ def run(program: Program, options: Options) -> Verdict:
 
 def _inside(program: Program, options: Options, last: Callable[[str], None]) -> dict[str, Any]:
     """In the program's own process: run it, and say what it showed."""
-    from tt_impl.harness.checks.findings import find
+    from tt_impl.harness.checks.find import find
     from tt_impl.harness.watch.session import watched
 
     machine.enter(options.mesh)
@@ -136,9 +136,9 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
     found = find(session.log)
     verdict.findings = [str(finding) for finding in found]
     if options.report is not None:
-        from tt_impl.harness.reports import report
+        from tt_impl.harness.reports.write import write
 
-        report.write(options.report, "stdin" if program.code is not None else Path(program.name).stem, session, found)
+        write(options.report, "stdin" if program.code is not None else Path(program.name).stem, session, found)
     return verdict.as_json()
 
 

@@ -17,33 +17,18 @@ from tt_impl.trace.graph import Operand
 
 _INPUTS, _OUTPUTS = 8, 3
 _TENSOR = (*(f"{axis}_PAD[LOGICAL]" for axis in "WZYX"), "LAYOUT", "DATATYPE", "MEMORY")
-_HEAD = (
-    "OP CODE",
-    "OP TYPE",
-    "GLOBAL CALL COUNT",
-    "DEVICE ID",
-    "DEVICE ARCH",
-    "ATTRIBUTES",
-    "MATH FIDELITY",
-    "CORE COUNT",
-    "AVAILABLE WORKER CORE COUNT",
-    "HOST START TS",
-    "HOST END TS",
-    "OP TO OP LATENCY [ns]",
-    "DEVICE FW DURATION [ns]",
-    "DEVICE KERNEL DURATION [ns]",
-)
-_TAIL = ("PM IDEAL [ns]", "PM COMPUTE [ns]", "PM BANDWIDTH [ns]")
 COLUMNS = (
-    *_HEAD,
+    *("OP CODE", "OP TYPE", "GLOBAL CALL COUNT", "DEVICE ID", "DEVICE ARCH", "ATTRIBUTES", "MATH FIDELITY"),
+    *("CORE COUNT", "AVAILABLE WORKER CORE COUNT", "HOST START TS", "HOST END TS", "OP TO OP LATENCY [ns]"),
+    *("DEVICE FW DURATION [ns]", "DEVICE KERNEL DURATION [ns]"),
     *(f"INPUT_{i}_{part}" for i in range(_INPUTS) for part in _TENSOR),
     *(f"OUTPUT_{i}_{part}" for i in range(_OUTPUTS) for part in _TENSOR),
-    *_TAIL,
+    *("PM IDEAL [ns]", "PM COMPUTE [ns]", "PM BANDWIDTH [ns]"),
 )
 
 
 def table(meter: Meter, predictions: list[Prediction]) -> str:
-    """The text of the file."""
+    """Return the text of the file."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
@@ -87,11 +72,7 @@ def _row(p: Prediction, number: int, about: dict[str, Any], gap: float) -> dict[
     return row
 
 
-def _tensor(name: str, tensor: Operand) -> dict[str, Any]:
-    sizes = zip("WZYX", tensor.padded, tensor.logical, strict=True)
-    found: dict[str, Any] = {f"{name}_{axis}_PAD[LOGICAL]": f"{padded}[{logical}]" for axis, padded, logical in sizes}
-    return found | {
-        f"{name}_LAYOUT": tensor.layout,
-        f"{name}_DATATYPE": tensor.dtype,
-        f"{name}_MEMORY": f"DEV_0_{tensor.memory}",
-    }
+def _tensor(name: str, tensor: Operand) -> dict[str, str]:
+    sizes = (f"{padded}[{logical}]" for padded, logical in zip(tensor.padded, tensor.logical, strict=True))
+    cells = (*sizes, tensor.layout, tensor.dtype, f"DEV_0_{tensor.memory}")
+    return {f"{name}_{part}": cell for part, cell in zip(_TENSOR, cells, strict=True)}
