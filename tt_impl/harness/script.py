@@ -158,7 +158,7 @@ def _failed(verdict: Verdict, error: BaseException) -> None:
 
 
 def _show(error: BaseException) -> None:
-    """A traceback without what the mock does between the program and ttnn."""
+    """Print a traceback without what the mock does between the program and ttnn."""
     shown = traceback.TracebackException.from_exception(error)
     hidden = (tt_impl.__path__[0], runpy.__file__, "<frozen")
     part: Any = shown
@@ -169,7 +169,7 @@ def _show(error: BaseException) -> None:
 
 
 def text(verdict: Verdict) -> str:
-    """The verdict in a few lines."""
+    """Write the verdict in a few lines."""
     calls, kinds = sum(verdict.ops.values()), len(verdict.ops)
     lines = [f"{verdict.id} on {verdict.mesh}: {CATEGORIES[verdict.category]} ({calls} operations, {kinds} different)."]
     if verdict.outcome == "failed":

@@ -32,7 +32,7 @@ _LAYOUTS = (("t3k", "sp2_tp4"), ("bh-loudbox", "sp4_tp2"), *product(("galaxy", "
 
 
 def program(device: ttnn.MeshDevice, options: RunOptions, **_: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The report has ``calls`` as :mod:`tt_impl.programs.given_calls` has them, ``grid`` and ``shape``."""
+    """Report ``calls`` as :mod:`tt_impl.programs.given_calls` has them, ``grid`` and ``shape``."""
     ctx = Context(submeshes(device, options)[0], options)
     size = ctx.device.compute_with_storage_grid_size()
     found = [*_attention(ctx), *_convolutions(ctx), *_products(ctx, (size.x, size.y)), *_links(), *_memory()]

@@ -32,7 +32,7 @@ def program(
     again: dict[str, list[int]] | None = None,
     **_: Any,
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The report has ``calls``, different ones once each (see :func:`described`), ``grid``, ``shape`` of the submesh,
+    """Report ``calls``, different ones once each (see :func:`described`), ``grid``, ``shape`` of the submesh,
     how many global semaphores no call was given (``idle``), and with what numbers they begin (``begins``).
 
     Args:
@@ -88,7 +88,7 @@ def _nested(values: Any) -> Iterator[Any]:
 
 
 def described(call: Invocation, result: Any) -> Seen:
-    """What a call was given, as JSON values: ``op``, ``inputs`` and ``outputs`` (shape, padded shape, dtype, memory),
+    """Note a call's arguments as JSON values: ``op``, ``inputs`` and ``outputs`` (shape, padded shape, dtype, memory),
     ``given`` (whole numbers, truths and names of its options), ``squares`` of what is multiplied with itself, and
     :func:`settings`."""
     inputs = [_tensor(t) for t in call.inputs]
@@ -127,7 +127,7 @@ def settings(options: dict[str, Any]) -> Seen:
 
 
 def _plain(value: Any) -> Any:
-    """A number, a truth, a name, or the kind of memory; None of what is none of these."""
+    """Return a number, a truth, a name, or the kind of memory; None for anything else."""
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(v, int) for v in value):

@@ -103,7 +103,7 @@ def links(b: Bench) -> Named:
 
 
 def _pad(b: Bench, x: ttnn.Tensor, count: Any, topology: ttnn.Topology = ttnn.Topology.Linear) -> Any:
-    """A row and a column of the neighbours on either side."""
+    """Pad by a row and a column of the neighbours on either side."""
     each, pair, barrier = [1, 1], b.semaphores(2), b.semaphores(1)
     return ttnn.experimental.neighbor_pad_async(
         x, [1, 2], each, each, "zeros", [0, 1], pair, barrier, num_links=count, topology=topology
@@ -111,7 +111,7 @@ def _pad(b: Bench, x: ttnn.Tensor, count: Any, topology: ttnn.Topology = ttnn.To
 
 
 def topologies(b: Bench) -> Named:
-    """A ring only where the ends of a whole axis are wired to each other; asynchronous collectives ask for it unless
+    """Ask for a ring where the ends of a whole axis are wired and where not; asynchronous collectives ask for it unless
     told otherwise."""
     gather, ring, line = ttnn.experimental.all_gather_async, ttnn.Topology.Ring, ttnn.Topology.Linear
     x, rows = b.tensor(1, 1, 32, 64), b.tensor(8, 4, 4, 32, layout=ttnn.ROW_MAJOR_LAYOUT)
@@ -156,7 +156,7 @@ def cores(b: Bench) -> Named:
 
 
 def parts(b: Bench) -> Named:
-    """What a reduce-scatter or a partition cuts are whole tiles, or whole rows where there are no tiles."""
+    """Cut by reduce-scatter and partition: whole tiles, or whole rows where there are no tiles, and nothing else."""
     for axis in b.axes:
         n = b.spec.shape[axis]
         for dim, unit in ((3, 32), (2, 32), (1, 1)):
@@ -187,7 +187,7 @@ def _reduce(b: Bench, x: ttnn.Tensor, into: Any, dim: int, axis: int) -> Any:
 
 
 def buffers(b: Bench) -> Named:
-    """What is gathered or summed into memory of the caller's fits it, in shape and in dtype."""
+    """Gather and sum into memory of the caller's, which must fit in shape and in dtype."""
     for axis in b.axes:
         n, x = b.spec.shape[axis], b.tensor(1, 1, 64, 64)
         for what, buffer in (
@@ -245,7 +245,7 @@ def _multiply(b: Bench, x: ttnn.Tensor, axis: int, buffer: ttnn.Tensor) -> Any:
 
 
 def ledger(b: Bench) -> Named:
-    """A buffer is given away again only when whoever reads it was issued and its axis has met since."""
+    """Give a buffer away again: only when whoever reads it was issued and its axis has met since."""
 
     def lent(*steps: str) -> Call:
         def play() -> None:
@@ -302,7 +302,7 @@ def _names_its_axis(ccl: CCLManager, axis: int) -> None:
 
 
 def pages(b: Bench) -> Named:
-    """A page of a cache is one user's, all are given out and no more; ttnn skips what a table has as page -1."""
+    """Give out pages of a cache, each to one user, all and no more; ttnn skips what a table has as page -1."""
     ctx, table = Context(b.device, b.options), list[int]()
     pool = PagePool(ctx, 1, 8)
 
@@ -326,7 +326,7 @@ def pages(b: Bench) -> Named:
 
 
 def freed(b: Bench) -> Named:
-    """A tensor whose memory was given back is used no more."""
+    """Use a tensor whose memory was given back, which is refused."""
     x = b.tensor(1, 1, 32, 64)
     yield "a tensor that is there", True, lambda: ttnn.add(x, 1.0)
     yield "given back", True, lambda: ttnn.deallocate(x)

@@ -58,7 +58,7 @@ def program(
 
 
 def _block(device: ttnn.MeshDevice, options: RunOptions, sizes: Mapping[str, int]) -> tuple[Any, tuple[int, int]]:
-    """The block as tt_dit's own tests build it, and the mesh axes of sp and tp."""
+    """Build the block as tt_dit's own tests do, and the mesh axes of sp and tp."""
     from models.tt_dit.models.transformers.transformer_sd35 import SD35TransformerBlock
     from models.tt_dit.parallel.config import DiTParallelConfig, ParallelFactor
     from models.tt_dit.parallel.manager import CCLManager

@@ -26,7 +26,7 @@ PASSES = 3
 
 
 def find_published(name: str) -> Published:
-    """A published model that has a counterpart in TTNN, by its name, its family left out or not (``large``)."""
+    """Find a published model that has a counterpart in TTNN, by its name, its family left out or not (``large``)."""
     known = {p.name: (spec, p) for spec in models().all if spec.ttnn for p in spec.published}
     for full, (spec, found) in known.items():
         if name in (full, full.removeprefix(f"{spec.name}-")):
@@ -36,7 +36,7 @@ def find_published(name: str) -> Published:
 
 
 def latent(model: Published, size: str | None) -> tuple[int, ...]:
-    """The latent size by its name (the last one that is published if None) or as ``FRAMESxHEIGHTxWIDTH``."""
+    """Find the latent size by its name (the last one that is published if None) or as ``FRAMESxHEIGHTxWIDTH``."""
     if size is None and model.sizes:
         return list(model.sizes.values())[-1]
     if size in model.sizes:
@@ -55,7 +55,7 @@ def plan(
     optable: bool = False,
     run: Callable[..., Outcome] = execute,
 ) -> Outcome:
-    """The report of ``tt_impl.pipelines.memory`` as ``Outcome.report``: what was allocated, or what would have to be.
+    """Make the report of ``tt_impl.pipelines.memory`` as ``Outcome.report``: what was allocated, or would have to be.
 
     Args:
         options: the mesh, the factors and a ttnn backend.
@@ -167,7 +167,7 @@ class Stage:
 
 
 def stages(model: Published, size: tuple[int, ...], options: RunOptions, batch: int | None = None) -> list[Stage]:
-    """A transformer's pipeline: text encoders, the transformer once per expert, decoder; one cfg group's share."""
+    """List a transformer's pipeline for one cfg group: text encoders, the transformer once per expert, decoder."""
     found = []
     for companion in model.encoders:
         spec, encoder = get_published(companion.published)
@@ -186,7 +186,7 @@ def stages(model: Published, size: tuple[int, ...], options: RunOptions, batch: 
 
 
 def text(outcome: Outcome, title: str) -> str:
-    """A few lines for people, sizes in MiB of one device."""
+    """Write a few lines for people, sizes in MiB of one device."""
     group = outcome.report["groups"][0]
     shape = "x".join(map(str, group["shape"]))
     kept = group["persistent"] - group["weights"]
@@ -220,7 +220,7 @@ def verdict(report: dict[str, Any]) -> str:
 
 
 def shrink(group: dict[str, Any]) -> list[str]:
-    """What to shrink so that a group fits, the largest owner first; nothing if DRAM and L1 would hold it."""
+    """List what to shrink so that a group fits, the largest owner first; nothing if DRAM and L1 would hold it."""
     found = []
     transient, total = group["peak"] - group["persistent"], group["total"]
     kept = group["persistent"] - group["weights"]

@@ -163,7 +163,7 @@ def _pipeline(row: Row) -> list[str]:
 
 
 def _unfit(rows: list[Row]) -> Iterator[str]:
-    """What does not fit, and what to shrink."""
+    """List what does not fit, and what to shrink."""
     found = []
     for row in rows:
         for stage in row["stages"]:

@@ -107,7 +107,7 @@ def count(
     batch: int = 1,
     run: Callable[..., Outcome] = execute,
 ) -> Outcome:
-    """The report of ``tt_impl.pipelines.ops`` for a published transformer or a checkpoint folder.
+    """Make the report of ``tt_impl.pipelines.ops`` for a published transformer or a checkpoint folder.
 
     Args:
         options: the mesh, the factors and a ttnn backend.

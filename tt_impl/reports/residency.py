@@ -55,7 +55,7 @@ def peak_of(models: Sequence[Model], stay: Sequence[Model]) -> tuple[int, str]:
 
 
 def residency(models: Sequence[Model], total: int) -> Residency | None:
-    """The choice that loads least, or None if some model does not fit by itself."""
+    """Find the choice that loads least, or None if some model does not fit by itself."""
     best: Residency | None = None
     for number in range(len(models), -1, -1):
         for stay in combinations(models, number):

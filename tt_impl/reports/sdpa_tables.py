@@ -84,7 +84,7 @@ def streams(name: str, size: str, options: RunOptions, worker: Worker) -> tuple[
 
 
 def markdown(rows: list[Row]) -> Iterator[str]:
-    """The lines of ``sdpa_chunks.md``."""
+    """Write the lines of ``sdpa_chunks.md``."""
     yield (
         "# Chunk sizes of ring attention\n\nMade by `refsim report sdpa`; numbers: "
         "[sdpa_chunks.json](sdpa_chunks.json). KiB of the fullest core's L1 (circular buffers and semaphores) for "

@@ -50,14 +50,14 @@ class Backend(Protocol):
         """Set the process up, by environment variables only, before ttnn opens anything; ``UserError`` if it cannot."""
 
     def open(self, spec: MeshSpec, fabric: str) -> AbstractContextManager[Any]:
-        """The prepared mesh, a ``ttnn.MeshDevice`` that is open while the block runs."""
+        """Open the prepared mesh, a ``ttnn.MeshDevice``, while the block runs."""
 
     def values(self) -> AbstractContextManager[Any]:
         """While it is open, reading a tensor gives its values: computed beside ttnn, or the device's own."""
 
 
 def stand_in() -> ModuleType:
-    """What stands in for hardware. It is imported here and nowhere else, and for kind ``mock`` only."""
+    """Import what stands in for hardware: here and nowhere else, and for kind ``mock`` only."""
     from tt_impl.mock import hardware
 
     return hardware
@@ -139,7 +139,7 @@ BACKENDS: dict[str, Backend] = {backend.kind: backend for backend in (Mock(), Si
 
 
 def get_backend(kind: str) -> Backend:
-    """The backend of that name; ``UserError`` that lists the names if there is none."""
+    """Return the backend of that name; ``UserError`` that lists the names if there is none."""
     if kind not in BACKENDS:
         raise UserError(f"kind '{kind}' does not exist; choose one of {', '.join(BACKENDS)}.")
     return BACKENDS[kind]

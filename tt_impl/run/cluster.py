@@ -68,7 +68,7 @@ def derive_fabric(spec: MeshSpec) -> str:
 
 @contextmanager
 def opened(spec: MeshSpec, fabric: str) -> Iterator[ttnn.MeshDevice]:
-    """The mesh of the prepared cluster, open while the block runs; ``UserError`` if there is no such fabric."""
+    """Open the mesh of the prepared cluster while the block runs; ``UserError`` if there is no such fabric."""
     import ttnn
 
     fabric_config = getattr(ttnn.FabricConfig, fabric, None)

@@ -49,7 +49,7 @@ def runtime_root(package: Path) -> Path:
 
 
 def installed_toolchain(root: Path) -> Path | None:
-    """A real toolchain, of ttnn's runtime ``root`` or of the system, or None."""
+    """Find a real toolchain, of ttnn's runtime ``root`` or of the system, or None."""
     for sfpi in (root / "runtime" / "sfpi", SYSTEM_SFPI):
         if (sfpi / COMPILER).is_file():
             return sfpi

@@ -124,7 +124,7 @@ def _is_mock(folder: Path) -> bool:
 
 
 def _fork(folder: Path) -> int:
-    """The id of a process that runs the job in ``folder`` and ends."""
+    """Fork a process that runs the job in ``folder`` and ends; return its id."""
     worker = os.getpid()
     child = os.fork()
     if child:

@@ -169,7 +169,7 @@ def _moved(kind: str, named: dict[str, Any], inputs: list[ttnn.Tensor]) -> list[
 
 
 def _borders(named: dict[str, Any]) -> list[Entry]:
-    """What the first device of each axis sends: the border to the one neighbour it has; a dim grows before the next."""
+    """List what the first device of each axis sends: the border to its one neighbour; a dim grows before the next."""
     x, dims, left, right, _, axes = (named[name] for name in _PADDED)
     shape, found = list(x.shape), []
     for dim, before, after, axis in zip(dims, left, right, axes, strict=True):

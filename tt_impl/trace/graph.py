@@ -249,7 +249,7 @@ class _Reader:
         self._change(node["params"], -1)
 
     def place(self, node: Node) -> None:
-        """A tensor's node: it lies in the memory that was last taken at its address."""
+        """Place a tensor's node: it lies in the memory that was last taken at its address."""
         params = node["params"]
         change = self._empty.pop((params["buffer_type"], params["address"]), None) if "address" in params else None
         if change is not None:
@@ -260,7 +260,7 @@ class _Reader:
             op.layouts.append(defaultdict(int))
 
     def lay_out(self, node: Node) -> None:
-        """A buffer on some cores; one that lies in the memory of a tensor takes none."""
+        """Lay a buffer out on some cores; one that lies in the memory of a tensor takes none."""
         params, op = node["params"], self._innermost()
         if op is not None and "1" not in (params.get("globally_allocated"), params.get("borrows_memory")):
             for core in _cores(params["core_range_set"]):

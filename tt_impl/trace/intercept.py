@@ -92,11 +92,11 @@ class Arguments:
         return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, ttnn.MeshDevice)]
 
     def named(self, *names: str) -> dict[str, Any]:
-        """The arguments by name, given the names of the first ones by position."""
+        """Return the arguments by name, given the names of the first ones by position."""
         return dict(zip(names, self.args, strict=False)) | self.kwargs
 
     def argument(self, name: str, position: int) -> Any:
-        """What the caller passed, by keyword or by position; None if nothing."""
+        """Return what the caller passed, by keyword or by position; None if nothing."""
         if name in self.kwargs:
             return self.kwargs[name]
         return self.args[position] if position < len(self.args) else None
@@ -135,7 +135,7 @@ def intercepted(handler: Handler, first: bool = False) -> Iterator[None]:
 
 @contextmanager
 def uncaught() -> Iterator[None]:
-    """Calls made in the block go straight to ttnn: for handlers that use ttnn themselves."""
+    """Let calls made in the block go straight to ttnn: for handlers that use ttnn themselves."""
     global _inside
     _inside += 1
     try:
@@ -145,7 +145,7 @@ def uncaught() -> Iterator[None]:
 
 
 def installed(kind: type) -> Any | None:
-    """The innermost object of a class that is a handler, or one of whose methods is; None if there is none."""
+    """Find the innermost object of a class that is a handler, or one of whose methods is; None if there is none."""
     owners = (getattr(handler, "__self__", handler) for handler in reversed(_handlers))
     return next((owner for owner in owners if isinstance(owner, kind)), None)
 
@@ -243,7 +243,7 @@ def tensors_in(value: Any) -> list[ttnn.Tensor]:
 
 
 def tensors_at(name: str, value: Any) -> list[tuple[str, ttnn.Tensor]]:
-    """The same with the place of each in the argument called ``name``: ``name``, ``name[1]``, ``name[key]``."""
+    """List tensors with the place of each in the argument called ``name``: ``name``, ``name[1]``, ``name[key]``."""
     found: list[tuple[str, ttnn.Tensor]] = []
     _collect(name, value, found)
     return found

@@ -21,7 +21,7 @@ _user_files: dict[str, str | None] = {}
 
 
 def _user_file(file: str) -> str | None:
-    """The path as messages show it, or None for a file of a library."""
+    """Return the path as messages show it, or None for a file of a library."""
     if file.startswith(("<frozen", *_LIBRARIES)) or any(name in file for name in _INSTALLED):
         return None
     if file.startswith(_PYTHON) and "site-packages" not in file:

@@ -123,7 +123,7 @@ class OpTable:
 
 
 def _row(op: DeviceOp, call: Invocation, levels: Levels) -> Row:
-    """What ``op`` takes; ``levels`` are those before the call that it is a part of."""
+    """Return what ``op`` takes; ``levels`` are those before the call that it is a part of."""
     written = _in_dram(op.results) or _in_dram(op.made)
     # An input that is a result as well is memory given to write to.
     read = sum(size for tensor, size in _in_dram(op.inputs).items() if tensor not in written)

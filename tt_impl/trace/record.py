@@ -39,7 +39,7 @@ class Recorder:
         return result
 
     def collectives(self) -> list[dict[str, Any]]:
-        """The collectives in order: name, mesh axis, bytes a device of the first row and column brings to it.
+        """List the collectives in order: name, mesh axis, bytes a device of the first row and column brings to it.
 
         An op that crosses both axes, one after the other, is a collective on each.
         """

@@ -112,7 +112,7 @@ def diff(a: dict[str, Any], b: dict[str, Any], tolerance: Tolerance = Tolerance(
 def align(
     a: list[Operation], b: list[Operation]
 ) -> Iterator[tuple[Operation, None] | tuple[None, Operation] | tuple[Operation, Operation]]:
-    """Calls of both in program order, beside each other where they are the same operation.
+    """List the calls of both in program order, beside each other where they are the same operation.
 
     First by operation and shapes; what is left between two such calls by operation alone.
     """
@@ -154,7 +154,7 @@ def _unpaired(left: Operation | None, right: Operation | None) -> Difference:
 
 
 def _of_pair(left: Operation, right: Operation, tolerance: Tolerance) -> Iterator[Difference]:
-    """What differs between two calls of one operation."""
+    """Find what differs between two calls of one operation."""
     calls = _call(left), _call(right)
     place = f"{left['op']} at {left['where']} -> {right['where']}"
     for i, (a, b) in enumerate(zip(left["outputs"], right["outputs"], strict=False)):
@@ -197,7 +197,7 @@ def pcc(a: list[float], b: list[float]) -> float:
 
 
 def _collectives(a: dict[str, Any], b: dict[str, Any]) -> Iterator[Difference]:
-    """The first place where the sequences part, and what was part of another operation and no longer is."""
+    """Find the first place where the sequences part, and what was part of another operation and no longer is."""
     left, right = a["collectives"], b["collectives"]
     kept = min(len(left), len(right))
     place = next((i for i in range(kept) if _crossing(left[i]) != _crossing(right[i])), kept)
@@ -252,7 +252,7 @@ def _memory(a: dict[str, Any], b: dict[str, Any], tolerance: Tolerance) -> Itera
 
 
 def _time(a: dict[str, Any], b: dict[str, Any], tolerance: Tolerance) -> Iterator[Difference]:
-    """The predicted time, and how much of it the devices are busy: less means that they wait for each other."""
+    """Compare the predicted time, and the share of it that devices are busy: less means that they wait."""
     before, after = a["cost"], b["cost"]
     if _beyond(before["ns"], after["ns"], tolerance.time):
         change = f", {after['ns'] / before['ns'] - 1:+.1%}" if before["ns"] else ""
@@ -266,6 +266,6 @@ def _time(a: dict[str, Any], b: dict[str, Any], tolerance: Tolerance) -> Iterato
 
 
 def _busy(cost: dict[str, Any]) -> float:
-    """The mean share of the time that a device is busy."""
+    """Return the mean share of the time that a device is busy."""
     found = list(cost["busy_ns"].values())
     return sum(min(ns / cost["ns"], 1.0) for ns in found) / len(found) if found and cost["ns"] else 1.0

@@ -64,7 +64,7 @@ class Comparison:
         return self.first is None
 
     def text(self) -> str:
-        """The table, and a sentence."""
+        """Write the table, and a sentence."""
         cells = [("layer", "shape", "PCC", "error", "", "operation", "parts")]
         for row in self.rows:
             pcc, error = (("-" if math.isnan(x) else f"{x:.5f}") for x in (row.pcc, row.error))
@@ -158,7 +158,7 @@ def compare(
 
 
 def _refuse_an_end_that_nothing_fits(found: Comparison) -> None:
-    """What the module gives must have a counterpart: were it never compared, no mistake could be out of line."""
+    """Refuse a module's end without counterpart: were it never compared, no mistake could be out of line."""
     ends = [row for row in found.rows if row.layer.startswith((MODULE, _RETURNED))] or found.rows
     if found.ok and not any(row.state == IN_LINE for row in ends):
         found.first = ends[-1]
@@ -171,7 +171,7 @@ def _some(layers: list[tuple[str, Tensor]]) -> str:
 
 
 def _append_returned(found: Comparison, wanted: Tensor, returned: Tensor, limits: _Limits) -> None:
-    """The tensor that the program gives back, joined by itself."""
+    """Append the tensor that the program gives back, joined by itself."""
     fit = fitted(wanted.float().reshape(-1), returned.detach().float().reshape(-1), "as returned")
     row = Row(_RETURNED, tuple(returned.shape), IN_LINE, None, fit.how, fit.pcc, fit.error)
     if not limits.hold(fit):
@@ -216,7 +216,7 @@ class _Judge:
         self.fits = [[self._fit(i, j) for j in range(len(results))] for i in range(len(layers))]
 
     def comparison(self) -> Comparison:
-        """The rows up to the first that is out of line."""
+        """Return the rows up to the first that is out of line."""
         rows = [Row(name, tuple(value.shape)) for name, value in self.layers]
         beside = self._beside()
         for i, (row, j) in enumerate(zip(rows, beside, strict=True)):
@@ -268,7 +268,7 @@ class _Judge:
         return wholes(self.results[j].values, self.results[j].mesh, shape)
 
     def _fit(self, i: int, j: int) -> _Fit | None:
-        """The best fit over a sample of elements; None if the shapes do not go together, or a tap forbids it."""
+        """Find the best fit over a sample of elements; None if the shapes do not go together, or a tap forbids it."""
         name, wanted = self.layers[i]
         if name in self.taps and not self.results[j].is_called(self.taps[name]):
             return None

@@ -37,7 +37,7 @@ class Result:
 
 
 def call(function: Callable[..., Any], inputs: Inputs) -> Any:
-    """``function`` of one tensor, positional arguments, or arguments by name."""
+    """Call ``function`` with one tensor, positional arguments, or arguments by name."""
     if isinstance(inputs, Mapping):
         return function(**inputs)
     return function(inputs) if isinstance(inputs, Tensor) else function(*inputs)

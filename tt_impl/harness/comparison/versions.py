@@ -14,7 +14,7 @@ from tt_impl.harness.reports import index
 
 
 def report_of(path: Path, mesh: str, fallback: bool = False) -> dict[str, Any]:
-    """The report at ``path`` (``.json``), or that of the script at ``path``, run on a mock mesh.
+    """Return the report at ``path`` (``.json``), or that of the script at ``path``, run on a mock mesh.
 
     Raises:
         UserError: it is neither, or the script does not run to its end.
@@ -36,7 +36,7 @@ def report_of(path: Path, mesh: str, fallback: bool = False) -> dict[str, Any]:
 
 
 def _reason(answer: str) -> str:
-    """The first sentence of a verdict; what ended the command itself stands on stderr already."""
+    """Return the first sentence of a verdict; what ended the command itself stands on stderr already."""
     try:
         return json.loads(answer)["message"].partition("\n")[0].rstrip(".")
     except (ValueError, KeyError):

@@ -33,7 +33,7 @@ def device(device_params: dict[str, Any]) -> Iterator[Any]:
 
 @pytest.fixture
 def mesh_device(request: pytest.FixtureRequest, device_params: dict[str, Any]) -> Iterator[Any]:
-    """A mesh of the parameter's shape: (rows, columns), or a number of devices in a row; without one, all devices."""
+    """Open a mesh of the parameter's shape: (rows, columns), or so many devices in a row; without one, all devices."""
     import ttnn
 
     asked = getattr(request, "param", None)

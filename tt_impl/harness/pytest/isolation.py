@@ -89,7 +89,7 @@ class Child:
         return cls(group, pid, ours, last, stack)
 
     def run(self, index: int, following: int | None, timeout_s: float | None) -> dict[str, Any]:
-        """What ``Run`` says of one test; ``Ended`` if it will say nothing; None waits as long as it takes."""
+        """Return what ``Run`` says of one test; ``Ended`` if it will say nothing; None waits as long as it takes."""
         try:
             self.line.sendall(json.dumps([index, following]).encode() + b"\n")
             answer = self._read(timeout_s)
@@ -141,7 +141,7 @@ class Child:
 
 
 def _of_the_user(stack: str) -> str:
-    """A stack of ``faulthandler``, innermost frame first, up to where the user's code was called."""
+    """Cut a stack of ``faulthandler``, innermost frame first, where the user's code was called."""
     if stack.startswith("Traceback"):  # an error of what runs tests
         return stack.rstrip()
     lines: list[str] = []

@@ -126,7 +126,7 @@ class Runner:
                 self.session = None
 
     def _checked(self, item: pytest.Item, session: Session) -> dict[str, Any]:
-        """What is wrong with a test's program, whatever its asserts say, and its report; notes are left to that."""
+        """Find what is wrong with a test's program, whatever its asserts say, and write its report, notes too."""
         found = find(session.log)
         facts: dict[str, Any] = {"findings": [str(finding) for finding in found if finding.severity == ERROR]}
         folder = self.config.getoption("ttnn_report")
@@ -137,7 +137,7 @@ class Runner:
         return facts
 
     def _group(self, item: pytest.Item | None) -> tuple | None:
-        """Tests with equal ones share a child."""
+        """Return the group of a test; tests of equal groups share a process."""
         if item is None:
             return None
         return self.mesh_for(item), item.nodeid if self.isolate == "test" else str(item.path)
@@ -175,7 +175,7 @@ class Runner:
         return float(limit) + _GRACE_S if limit else self.config.getoption("ttnn_mock_timeout")
 
     def _ended(self, item: pytest.Item, end: Ended, seconds: float) -> list[pytest.TestReport]:
-        """Reports of a test whose process is gone: it failed."""
+        """Make the reports of a test whose process is gone: it failed."""
         text = f"{end}\n\n{end.stack}".rstrip()
         reports = []
         for when, outcome, longrepr in (("call", "failed", text), ("teardown", "passed", None)):
@@ -225,7 +225,7 @@ class Runner:
 
 
 def _with_tuples(data: dict[str, Any]) -> dict[str, Any]:
-    """A report as pytest serialised it, where JSON made lists of tuples that pytest looks for."""
+    """Return a report as pytest serialised it: JSON made lists of tuples that pytest looks for."""
     data["location"] = tuple(data["location"])
     data["user_properties"] = [tuple(pair) for pair in data["user_properties"]]
     if isinstance(data["longrepr"], list):  # of a skip: file, line, reason
@@ -241,7 +241,7 @@ def _outlives(item: pytest.Item) -> bool:
 
 
 def _fail_for_what_was_caught(report: pytest.TestReport, errors: list[str]) -> None:
-    """A pass, a skip or an expected failure that rests on an error of the mock's own is none."""
+    """Turn a pass, skip or expected failure that rests on an error of the mock's own into a failure."""
     vars(report).pop("wasxfail", None)
     report.outcome = "failed"
     report.longrepr = "the mock knows no value, and the error that said so was caught:\n" + "\n".join(errors)
@@ -284,7 +284,7 @@ class _InChild:
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """What is told while a test runs: each of its subtests."""
+        """Note what is told while a test runs: each of its subtests."""
         self.reports.append(report)
 
     def pytest_warning_recorded(self, warning_message: Any, when: str, nodeid: str, location: Any) -> None:

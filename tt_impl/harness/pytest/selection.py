@@ -23,7 +23,7 @@ FIXTURES = {
 
 
 def sample(items: Sequence[Any], *, per_function: int, total: int, seed: str) -> list[Any]:
-    """The items that run, in their order.
+    """Choose the items that run, in their order.
 
     Args:
         items: pytest items.
@@ -70,7 +70,7 @@ def mesh_of(item: Any) -> str:
 
 
 def _with_devices(value: Any) -> str:
-    """The smallest mesh for the value of a ``mesh_device`` parameter: a number of devices, or (rows, columns)."""
+    """Find the smallest mesh for a ``mesh_device`` parameter: a number of devices, or (rows, columns)."""
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(size, int) for size in value):
         value = value[0] * value[1]
     if not isinstance(value, int):

@@ -51,7 +51,7 @@ class Summary:
         return f"ttnn mock: {self.mesh}; ttnn builds every program, values are computed beside it, no kernel is run"
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that cannot be imported is a failure of its own, one that is skipped as a whole is skipped once."""
+        """Count a file that cannot be imported as a failure of its own, one that is skipped as a whole once."""
         if report.failed:
             text = str(report.longrepr)
             category = verdicts.VERSION if _import_error(text) else verdicts.ERROR
@@ -70,7 +70,7 @@ class Summary:
         self._collected = Counter(ids)
 
     def pytest_sessionfinish(self) -> None:
-        """What was collected and has shown nothing was not run: after ``-x``, an error in another file, Ctrl-C."""
+        """Count what was collected but not run: after ``-x``, an error in another file, Ctrl-C."""
         left = self._collected - Counter(verdict.id for verdict in self.verdicts)
         for test in left.elements():
             self._add(Verdict(test, "not run", verdicts.NOT_RUN))
@@ -107,7 +107,7 @@ class Summary:
 
 
 def lines(found: Iterable[Verdict]) -> list[str]:
-    """The summary: a line for each category that occurs, and below it what its tests met, by frequency."""
+    """Write the summary: a line for each category that occurs, below it what its tests met, by frequency."""
     groups: dict[str, list[Verdict]] = {}
     everything = list(found)
     for verdict in everything:
@@ -130,7 +130,7 @@ def lines(found: Iterable[Verdict]) -> list[str]:
 
 
 def _beside(found: list[Verdict]) -> list[str]:
-    """What is told of tests whatever their category: what was only emulated, reports that are missing, findings."""
+    """Tell of tests whatever their category: what was only emulated, reports that are missing, findings."""
     text = []
     if emulated := Counter(name for verdict in found for name in verdict.emulated):
         names = ", ".join(f"{name} {count}" for name, count in emulated.most_common(_SHOWN))

@@ -130,7 +130,7 @@ def _by_text(error: BaseException) -> str:
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, then what it was raised from or while."""
+    """Yield an error, then what it was raised from or while."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
@@ -172,7 +172,7 @@ def combined(id: str, phases: list[dict[str, Any]]) -> Verdict:
 
 
 def phase(report: Any, call: Any, session: Any, caught: Sequence[str] = ()) -> dict[str, Any]:
-    """What one phase of a test showed, as JSON values: fields of a :class:`Verdict`, and ``when``.
+    """Return what one phase of a test showed, as JSON values: fields of a :class:`Verdict`, and ``when``.
 
     Args:
         report: pytest's report of the phase.

@@ -73,7 +73,7 @@ class LastOperation:
         self._memory[: len(data) + 1] = data + b"\0"
 
     def read(self) -> str:
-        """The last text noted here or in a forked process; empty if there was none."""
+        """Return the last text noted here or in a forked process; empty if there was none."""
         data = self._memory[: self._SIZE]
         return data[: data.index(b"\0")].decode("utf-8", "replace")
 
@@ -113,7 +113,7 @@ def watched(
 
 
 def _guard(session: Session, last: Callable[[str], None] | None) -> Callable[[Invocation], Any]:
-    """The handler that counts, refuses what would end the process, and tells ``last`` what is under way."""
+    """Make the handler that counts, refuses what would end the process, and tells ``last`` what is under way."""
 
     def handle(call: Invocation) -> Any:
         check_allocated(call)
