@@ -111,7 +111,7 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
         raise UserError("a report needs a program watched with report=True; pass it to watched().")
     used = memory.summary(session.meter)
     predictions = cost.predict(session.meter)
-    said = find(session.log) if findings is None else findings
+    findings = find(session.log) if findings is None else findings
     return {
         "schema": SCHEMA,
         "name": name,
@@ -125,7 +125,7 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
         "launches": [_launch(p) for p in predictions],
         "cost": cost.summary(session, predictions),
         "memory": used,
-        "findings": [_finding(vars(finding)) for finding in said]
+        "findings": [_finding(vars(finding)) for finding in findings]
         + [_finding(leak | {"kind": "leak"}) for leak in used["leaks"]],
         "fallbacks": dict(session.fallbacks),
     }
