@@ -1,6 +1,13 @@
-"""The loops of the exact level that torch cannot express, compiled by numba, on integers.
+"""The loops of the matrix unit, compiled by numba, on integers of 16 and 32 bits.
 
-Inner loops run over columns and have no branches, so that they become vector instructions.
+    tile of 32 of K, row of in0, 64 columns of in1:
+      aligned   4 groups of 8    largest exponent of a group's products, and how far each lies below it
+      summed    phase, group     products of 5 x 7 bits, shifted to the largest exponent and rounded, added: 16 bits
+      narrow    phase, 2 groups  both sums and a destination of 16 bits, added and rounded: 32 bits
+      wide      likewise         a destination of 32 bits
+
+Inner loops run over a constant number of columns and have no branches, so that they become vector instructions. Only
+the order of K, phases and halves is the device's; rows and columns are worked on in any order.
 """
 
 from __future__ import annotations
@@ -8,160 +15,260 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from refsim.numerics.formats import NOTHING
+from refsim.numerics.lanes import add, bits_of_float, both, either, float_of_bits, left, mul, right, sub
 
-_COLUMNS = 128
-"""Columns that are worked on at a time: their parts stay in the first cache."""
+COLUMNS = 64
+"""Columns of in1 that lie side by side in memory, a panel."""
+NOTHING = -4096
+"""Exponent of a zero: below every other one; the sum and the difference of two are within 16 bits."""
+_ROWS = 16
+"""Rows that use 32 x 64 values of in1 while they are in the first cache."""
+_I16, _I32, _U64 = np.int16, np.int32, np.uint64
+_ZERO, _ONE = np.int32(0), np.int32(1)
+_SIGN, _INFINITE, _EXPONENT = np.int32(-0x80000000), np.int32(0x7F800000), np.int32(23)
 
 
 @numba.njit(inline="always")
-def _shifted(x: int, by: int) -> int:
-    """x / 2^by, rounded half away from zero; ``by`` is at most 14 and |x| below 2^15."""
-    return ((x << 1) + (1 << by) - (x < 0)) >> (by + 1)
+def _rounded(doubled: int, by: int) -> int:
+    """x / 2^by of 2x, rounded half away from zero, in 16 bits; ``by`` is at most 14 and |x| below 2^12."""
+    cut = right(add(doubled, right(doubled, _I16(15))), both(by, _I16(15)))
+    return right(add(cut, _I16(1)), _I16(1))
+
+
+@numba.njit
+def _aligned(b_exp, row, a_exp, panel, k, group, top, by):
+    """Fill ``top`` with the largest exponent of eight products from ``k``, ``by`` with the distances from it."""
+    for n in range(COLUMNS):
+        largest = _I16(2 * NOTHING)
+        for j in range(8):
+            largest = max(largest, add(b_exp[row, k + j], a_exp[panel, k + j, n]))
+        top[group, n] = largest
+    for j in range(8):
+        exponent = b_exp[row, k + j]
+        for n in range(COLUMNS):
+            by[group, j, n] = min(sub(top[group, n], add(exponent, a_exp[panel, k + j, n])), _I16(14))
+
+
+@numba.njit
+def _summed(b, row, a, panel, k, group, by, sums):
+    """Fill a row of ``sums`` with the sum of eight products from ``k``, in units of the tenth bit below the largest."""
+    for n in range(COLUMNS):
+        total = _I16(0)
+        for j in range(8):
+            total = add(total, _rounded(mul(b[row, k + j], a[panel, k + j, n]), by[group, j, n]))
+        sums[group & _U64(1), n] = total
 
 
 @numba.njit(inline="always")
-def _updated(held: int, e0: int, s0: int, e1: int, s1: int, wide: bool, wormhole: bool) -> int:
-    """Bits of a destination after two sums of products are added to it.
+def _to_guards(x: int, by: int) -> int:
+    """x / 2^by, rounded half up to 1/2^13 and then to 1; ``by`` is at most 20."""
+    half = left(_ONE, by)
+    return right(add(add(left(x, _ONE), half), right(half, _I32(13))), add(by, _ONE))
+
+
+@numba.njit(inline="always")
+def _to_last(x: int, by: int) -> int:
+    """x / 2^by, rounded half up; ``by`` is at most 29 and |x| below 2^28, so that nothing overflows."""
+    return right(add(left(x, _ONE), left(_ONE, by)), add(by, _ONE))
+
+
+@numba.njit
+def _narrow(below, top, group, sums, held, row):
+    """Add two sums to a destination that holds bf16: eight bits and three guard bits, see :func:`_wide`."""
+    for n in range(COLUMNS):
+        e0 = max(sub(_I32(top[group, n]), below), _ZERO)
+        e1 = max(sub(_I32(top[group + _U64(1), n]), below), _ZERO)
+        bits = held[row, n]
+        e2 = both(right(bits, _EXPONENT), _I32(255))
+        x0 = _I32(sums[0, n]) if e0 > 0 else _ZERO
+        x1 = _I32(sums[1, n]) if e1 > 0 else _ZERO
+        x2 = either(both(right(bits, _I32(13)), _I32(0x3F8)), _I32(0x400)) if e2 > 0 else _ZERO
+        e = max(max(e0, e1), e2)
+        x0 = _to_guards(x0, min(sub(e, e0), _I32(20)))
+        x1 = _to_guards(x1, min(sub(e, e1), _I32(20)))
+        x2 = _to_guards(x2, min(sub(e, e2), _I32(20)))
+        total = add(add(x0, x1), sub(_ZERO, x2) if bits < 0 else x2)
+        # a float32 holds the sum exactly, so rounding its bits rounds it to eight, half away from zero
+        magnitude = add(bits_of_float(np.float32(max(total, sub(_ZERO, total)))), _I32(0x8000))
+        e = add(right(magnitude, _EXPONENT), sub(e, _I32(137)))
+        rounded = either(both(magnitude, _I32(0x7F0000)), left(e, _EXPONENT))
+        rounded = either(_INFINITE if e >= 255 else rounded, both(total, _SIGN))
+        held[row, n] = _ZERO if e <= 0 or total == 0 else rounded
+
+
+@numba.njit
+def _wide(below, top, group, sums, held, row, wormhole):
+    """Add two sums to a destination that holds float32.
 
     Args:
-        held: its bits as float32.
-        e0, s0: biased exponent of the first group's largest product, and the sum in units of 2^(e0 - 137).
-        wide: the destination has 32 bits.
-        wormhole: a negative result of one unit is scaled as Wormhole does.
+        below: what a product's exponent is too large by, as parts of mantissas are multiplied.
+        top: biased exponents int16 (groups, 64).
+        group: of the first sum; the second one's is the next.
+        sums: int16 (2, 64), in units of 2^(top - below - 137).
+        held: the destination's bits, int32 (rows, 64).
+        row: of the destination.
+        wormhole: a negative result of one unit in the last place is scaled as Wormhole does.
     """
-    s0 = np.int32(0) if e0 <= 0 else np.int32(s0 << 13)
-    s1 = np.int32(0) if e1 <= 0 else np.int32(s1 << 13)
-    e2 = np.int32((held >> 23) & 255)
-    m2 = np.int32(0) if e2 == 0 else np.int32((held & 0x7FFFFF) | 0x800000)
-    e = max(max(e0, e1), e2)
-    if e <= 0:
-        return np.int32(0)
-    d0 = min(e - max(e0, 0), 29)
-    d1 = min(e - max(e1, 0), 29)
-    d2 = min(e - e2, 29)
-    # invariant: |s| < 2^28 and m2 < 2^24, so that a shift by 29 leaves nothing and no sum overflows 32 bits
-    s0 = np.int32(((s0 << 1) + (1 << d0)) >> (d0 + 1))
-    s1 = np.int32(((s1 << 1) + (1 << d1)) >> (d1 + 1))
-    m2 = np.int32(((m2 << 1) + (1 << d2)) >> (d2 + 1))
-    if not wide:
-        s0 = np.int32((s0 + 0x1000) & ~0x1FFF)
-        s1 = np.int32((s1 + 0x1000) & ~0x1FFF)
-        m2 = np.int32((m2 + 0x1000) & ~0x1FFF)
-    total = np.int32((-m2 if held < 0 else m2) + s0 + s1)
-    if total == 0:
-        return np.int32(0)
-    magnitude = abs(total)
-    length = np.int32(0)
-    rest = magnitude
-    for step in (16, 8, 4, 2, 1):
-        if rest >> step:
-            length += np.int32(step)
-            rest >>= step
-    over = length - 23
-    if wormhole and total == -1:
-        over += 27
-    e += over
-    if not wide:
-        over += 16
-    if over > 0:
-        magnitude = (magnitude + (1 << (over - 1))) >> over
+    for n in range(COLUMNS):
+        e0 = max(sub(_I32(top[group, n]), below), _ZERO)
+        e1 = max(sub(_I32(top[group + _U64(1), n]), below), _ZERO)
+        bits = held[row, n]
+        e2 = both(right(bits, _EXPONENT), _I32(255))
+        x0 = left(_I32(sums[0, n]), _I32(13)) if e0 > 0 else _ZERO
+        x1 = left(_I32(sums[1, n]), _I32(13)) if e1 > 0 else _ZERO
+        x2 = either(both(bits, _I32(0x7FFFFF)), _I32(0x800000)) if e2 > 0 else _ZERO
+        e = max(max(e0, e1), e2)
+        x0 = _to_last(x0, min(sub(e, e0), _I32(29)))
+        x1 = _to_last(x1, min(sub(e, e1), _I32(29)))
+        x2 = _to_last(x2, min(sub(e, e2), _I32(29)))
+        total = add(add(x0, x1), sub(_ZERO, x2) if bits < 0 else x2)
+        magnitude = max(total, sub(_ZERO, total))
+        # without the bit behind the leading one, conversion to float32 can't round up to the next power of two
+        power = bits_of_float(np.float32(both(magnitude, ~right(magnitude, _ONE))))
+        length = max(sub(right(power, _EXPONENT), _I32(127)), _ZERO)
+        mantissa = right(add(left(magnitude, sub(_I32(30), length)), _I32(64)), _I32(7))
+        e = add(e, sub(length, _EXPONENT))
+        if wormhole:
+            e = add(e, _I32(27)) if total == -1 else e
+        # the mantissa has its leading bit: it adds one to the exponent before it, two after a carry
+        rounded = add(left(sub(e, _ONE), _EXPONENT), mantissa)
+        e = add(e, right(mantissa, _I32(24)))
+        rounded = either(_INFINITE if e >= 255 else rounded, both(total, _SIGN))
+        held[row, n] = _ZERO if e <= 0 or total == 0 else rounded
+
+
+@numba.njit(inline="always")
+def _update(below, top, group, sums, held, row, wide, wormhole):
+    if wide:
+        _wide(_I32(below), top, group, sums, held, row, wormhole)
     else:
-        magnitude <<= -over
-    if not wide:
-        magnitude <<= 16
-    if magnitude & 0x1000000:
-        e += 1
-    if e <= 0:
-        return np.int32(0)
-    sign = np.int32(-0x80000000) if total < 0 else np.int32(0)
-    if e >= 255:
-        return np.int32(sign | 0x7F800000)
-    return np.int32(sign | (e << 23) | (magnitude & 0x7FFFFF))
+        _narrow(_I32(below), top, group, sums, held, row)
 
 
 @numba.njit(parallel=True, cache=True)
-def dots(b, a, phases, wide, wormhole):
-    """Bits (M, N) of the destination after all of K.
+def dots(b_exp, b, a_exp, a, phases, wide, wormhole):
+    """Return bits int32 (M, panels x 64) of the destination after all of K.
 
     Args:
-        b: signed high and low parts and biased exponents of in0, int32 (M, K) each; K is a multiple of 32.
-        a: the same of in1, int32 (K, N) each.
+        b_exp: biased exponents of in0, int16 (M, K); K is a multiple of 32.
+        b: twice its signed high and low parts, int16 (2, M, K).
+        a_exp: biased exponents of in1, int16 (panels, K, 64).
+        a: its signed high and low parts, int16 (2, panels, K, 64).
         phases: how many run.
-        wide, wormhole: see :func:`_updated`.
+        wide: the destination has 32 bits.
+        wormhole: see :func:`_wide`.
     """
-    b_high, b_low, b_exp = b
-    a_high, a_low, a_exp = a
-    rows, depth = b_high.shape
-    columns = a_high.shape[1]
-    blocks = (columns + _COLUMNS - 1) // _COLUMNS
-    out = np.zeros((rows, columns), np.int32)
-    for job in numba.prange(rows * blocks):
-        row = job // blocks
-        first = (job % blocks) * _COLUMNS
-        last = min(first + _COLUMNS, columns)
-        width = last - first
-        held = np.zeros(width, np.int32)
-        largest = np.empty((4, width), np.int32)
-        sums = np.empty((2, width), np.int32)
+    rows, depth = b_exp.shape
+    panels = a_exp.shape[0]
+    chunks = (rows + _ROWS - 1) // _ROWS
+    out = np.zeros((rows, panels * COLUMNS), np.int32)
+    for job in numba.prange(panels * chunks):
+        panel = _U64(job // chunks)
+        first = (job % chunks) * _ROWS
+        last = min(first + _ROWS, rows)
+        held = np.zeros((_ROWS, COLUMNS), np.int32)
+        top = np.empty((4, COLUMNS), np.int16)
+        by = np.empty((4, 8, COLUMNS), np.int16)
+        sums = np.empty((2, COLUMNS), np.int16)
         for tile in range(0, depth, 32):
-            for group in range(4):
-                largest[group, :] = NOTHING
-                for k in range(tile + 8 * group, tile + 8 * group + 8):
-                    exponent = b_exp[row, k]
-                    for n in range(width):
-                        largest[group, n] = max(largest[group, n], exponent + a_exp[k, first + n])
-            for phase in range(phases):
-                below = 127 + 5 * (phase & 1) + 7 * (phase >> 1)
-                for half in range(2):
-                    for side in range(2):
-                        group = 2 * half + side
-                        sums[side, :] = 0
-                        for k in range(tile + 8 * group, tile + 8 * group + 8):
-                            exponent = b_exp[row, k]
-                            part = b_low[row, k] if phase & 2 else b_high[row, k]
-                            if part == 0:
-                                continue
-                            if phase & 1:
-                                for n in range(width):
-                                    by = min(largest[group, n] - exponent - a_exp[k, first + n], 14)
-                                    sums[side, n] += _shifted(part * a_low[k, first + n], by)
-                            else:
-                                for n in range(width):
-                                    by = min(largest[group, n] - exponent - a_exp[k, first + n], 14)
-                                    sums[side, n] += _shifted(part * a_high[k, first + n], by)
-                    for n in range(width):
-                        e0 = largest[2 * half, n] - below
-                        e1 = largest[2 * half + 1, n] - below
-                        held[n] = _updated(held[n], e0, sums[0, n], e1, sums[1, n], wide, wormhole)
-        out[row, first:last] = held
+            for index in range(first, last):
+                row = _U64(index)
+                for group in range(4):
+                    _aligned(b_exp, row, a_exp, panel, _U64(tile + 8 * group), _U64(group), top, by)
+                for phase in range(phases):
+                    below = 127 + 5 * (phase & 1) + 7 * (phase >> 1)
+                    b_part, a_part = b[phase >> 1], a[phase & 1]
+                    for group in range(0, 4, 2):
+                        for side in range(group, group + 2):
+                            _summed(b_part, row, a_part, panel, _U64(tile + 8 * side), _U64(side), by, sums)
+                        _update(below, top, _U64(group), sums, held, _U64(index - first), wide, wormhole)
+        out[first:last, np.int64(panel) * COLUMNS : (np.int64(panel) + 1) * COLUMNS] = held[: last - first]
     return out
 
 
 @numba.njit(parallel=True, cache=True)
-def products(b, a, phases, wide, wormhole):
-    """Bits (n,) of the destination after element-wise products, int32 (n,) all of them, as in :func:`dots`."""
-    b_high, b_low, b_exp = b
-    a_high, a_low, a_exp = a
-    out = np.zeros(b_high.shape[0], np.int32)
-    for n in numba.prange(out.shape[0]):
-        held = np.int32(0)
-        exponent = b_exp[n] + a_exp[n]
+def products(b_exp, b, a_exp, a, phases, wide, wormhole):
+    """Return bits int32 (rows, 64) of element-wise products; all of :func:`dots`' operands are int16 (rows, 64)."""
+    out = np.zeros(b_exp.shape, np.int32)
+    for index in numba.prange(out.shape[0]):
+        row = _U64(index)
+        top = np.full((2, COLUMNS), 2 * NOTHING, np.int16)
+        sums = np.zeros((2, COLUMNS), np.int16)
+        for n in range(COLUMNS):
+            top[0, n] = add(b_exp[row, n], a_exp[row, n])
         for phase in range(phases):
+            for n in range(COLUMNS):
+                sums[0, n] = right(mul(b[phase >> 1, row, n], a[phase & 1, row, n]), _I16(1))
             below = 127 + 5 * (phase & 1) + 7 * (phase >> 1)
-            b_part = b_low[n] if phase & 2 else b_high[n]
-            a_part = a_low[n] if phase & 1 else a_high[n]
-            held = _updated(held, exponent - below, a_part * b_part, np.int32(NOTHING), np.int32(0), wide, wormhole)
-        out[n] = held
+            _update(below, top, _U64(0), sums, out, row, wide, wormhole)
     return out
 
 
 @numba.njit(parallel=True, cache=True)
-def sums(a_man, a_exp, b_man, b_exp, wide, wormhole):
-    """Bits (n,) of the destination after element-wise sums of signed 11-bit mantissas, int32 (n,) all of them."""
-    out = np.zeros(a_man.shape[0], np.int32)
-    for n in numba.prange(out.shape[0]):
-        exponent = max(a_exp[n], b_exp[n])
-        total = _shifted(a_man[n], min(exponent - a_exp[n], 14)) + _shifted(b_man[n], min(exponent - b_exp[n], 14))
-        out[n] = _updated(np.int32(0), exponent, total, np.int32(NOTHING), np.int32(0), wide, wormhole)
+def sums(a, a_exp, b, b_exp, wide, wormhole):
+    """Return bits int32 (rows, 64) of element-wise sums of twice the signed 11-bit mantissas, int16 (rows, 64)."""
+    out = np.zeros(a.shape, np.int32)
+    for index in numba.prange(out.shape[0]):
+        row = _U64(index)
+        top = np.full((2, COLUMNS), 2 * NOTHING, np.int16)
+        total = np.zeros((2, COLUMNS), np.int16)
+        for n in range(COLUMNS):
+            largest = max(a_exp[row, n], b_exp[row, n])
+            top[0, n] = largest
+            x = _rounded(a[row, n], min(sub(largest, a_exp[row, n]), _I16(14)))
+            y = _rounded(b[row, n], min(sub(largest, b_exp[row, n]), _I16(14)))
+            total[0, n] = add(x, y)
+        _update(0, top, _U64(0), total, out, row, wide, wormhole)
+    return out
+
+
+@numba.njit
+def _added(b, row, a, panel, k, held, index):
+    """Add a dot of 16 from ``k`` to a destination of 16 bits by the cheap formula.
+
+    Its halves are exact, rounded half up to three guard bits at the largest exponent, the sum to 8 bits, half away.
+    """
+    half = np.float32(0.5)
+    for n in range(COLUMNS):
+        x = np.float32(0)
+        y = np.float32(0)
+        for j in range(8):
+            x += b[row, k + j] * a[panel, k + j, n]
+        for j in range(8, 16):
+            y += b[row, k + j] * a[panel, k + j, n]
+        before = held[index, n]
+        power = max(both(bits_of_float(x), _INFINITE), both(bits_of_float(y), _INFINITE))
+        power = max(power, both(bits_of_float(before), _INFINITE))
+        unit = sub(max(power, _I32(20 << 23)), _I32(10 << 23))
+        inverse = float_of_bits(sub(_I32(0x7F000000), unit))
+        units = np.float32(np.floor(x * inverse + half)) + np.float32(np.floor(y * inverse + half))
+        after = before + float_of_bits(unit) * units
+        held[index, n] = float_of_bits(both(add(bits_of_float(after), _I32(0x8000)), _I32(-0x10000)))
+
+
+@numba.njit(parallel=True, cache=True)
+def cheap_dots(b, a, phases):
+    """Return float32 (M, panels x 64), a 16-bit destination after all of K by the cheap formula.
+
+    Args:
+        b: high and low parts of in0, float32 (2, M, K); K is a multiple of 32.
+        a: high and low parts of in1, float32 (2, panels, K, 64).
+        phases: how many run.
+    """
+    _, rows, depth = b.shape
+    panels = a.shape[1]
+    chunks = (rows + _ROWS - 1) // _ROWS
+    out = np.zeros((rows, panels * COLUMNS), np.float32)
+    for job in numba.prange(panels * chunks):
+        panel = _U64(job // chunks)
+        first = (job % chunks) * _ROWS
+        last = min(first + _ROWS, rows)
+        held = np.zeros((_ROWS, COLUMNS), np.float32)
+        for tile in range(0, depth, 32):
+            for index in range(first, last):
+                for phase in range(phases):
+                    for k in range(tile, tile + 32, 16):
+                        b_part, a_part = b[phase >> 1], a[phase & 1]
+                        _added(b_part, _U64(index), a_part, panel, _U64(k), held, _U64(index - first))
+        out[first:last, np.int64(panel) * COLUMNS : (np.int64(panel) + 1) * COLUMNS] = held[: last - first]
     return out

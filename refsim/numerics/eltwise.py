@@ -10,19 +10,9 @@ import torch
 from torch import Tensor
 
 from refsim.base.errors import UserError
+from refsim.numerics.cheap import add_to_bf16, slices
 from refsim.numerics.formats import from_bits, round_ties_away, truncate
-from refsim.numerics.matrix_unit import (
-    ARCHES,
-    FIDELITIES,
-    LEVELS,
-    _parts,
-    _src_a,
-    _src_b,
-    add_to_bf16,
-    check_choices,
-    loops,
-    slices,
-)
+from refsim.numerics.matrix_unit import ARCHES, FIDELITIES, LEVELS, check_choices, loops, parts, src_a, src_b
 
 OPERATIONS = ("add", "sub", "mul")
 
@@ -58,22 +48,29 @@ def eltwise(
         return _fast(operation, a, b, phases, fp32_dest_acc_en)
     compiled = loops()
     wormhole = arch == "wormhole_b0"
-    a_flat, b_flat = a.reshape(-1), b.reshape(-1)
+    a_rows, b_rows = (_in_rows(x, compiled.COLUMNS) for x in (a, b))
     if operation == "mul":
-        bits = compiled.products(_src_b(b_flat), _src_a(a_flat), phases, fp32_dest_acc_en, wormhole)
+        bits = compiled.products(*src_b(b_rows), *src_a(a_rows), phases, fp32_dest_acc_en, wormhole)
     else:
-        a_sign, a_mantissa, a_exponent = _parts(a_flat)
-        b_sign, b_mantissa, b_exponent = _parts(-b_flat if operation == "sub" else b_flat)
-        operands = a_sign * a_mantissa, a_exponent, b_sign * b_mantissa, b_exponent
+        operands = []
+        for x in (a_rows, -b_rows if operation == "sub" else b_rows):
+            sign, mantissa, exponent = parts(x)
+            operands += [(2 * sign * mantissa).numpy(), exponent.numpy()]
         bits = compiled.sums(*operands, fp32_dest_acc_en, wormhole)
-    return from_bits(torch.from_numpy(bits)).reshape(a.shape)
+    return from_bits(torch.from_numpy(bits).reshape(-1)[: a.numel()]).reshape(a.shape)
+
+
+def _in_rows(x: Tensor, columns: int) -> Tensor:
+    """Return all values as (rows, ``columns``), filled up with zeros."""
+    flat = x.reshape(-1)
+    return torch.nn.functional.pad(flat, (0, -flat.numel() % columns)).reshape(-1, columns)
 
 
 def _fast(operation: str, a: Tensor, b: Tensor, phases: int, fp32_dest_acc_en: bool) -> Tensor:
     """Compute in float32 on what the unit sees, and round a destination of 16 bits after every phase."""
     if operation == "mul":
         held = torch.zeros_like(a)
-        for x, y in slices(b, a, phases):
+        for x, y in slices(b, a)[:phases]:
             held = held + x * y if fp32_dest_acc_en else add_to_bf16(held, x * y)
         return held
     a, b = truncate(a, 10), truncate(b, 10)

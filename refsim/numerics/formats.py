@@ -14,8 +14,6 @@ from refsim.base.errors import UserError
 FORMATS = ("bfloat16", "bfloat8_b", "bfloat4_b")
 MANTISSA_BITS = {"bfloat8_b": 7, "bfloat4_b": 3}
 """Bits of magnitude that a block format holds of each value."""
-NOTHING = -(1 << 14)
-"""Exponent of a zero: below every other by more than any shift."""
 BLOCK = 16
 """Values that share an exponent."""
 

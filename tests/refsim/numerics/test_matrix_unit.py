@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from fractions import Fraction
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refsim.base.errors import UserError
-from refsim.numerics import ARCHES, FIDELITIES, eltwise, matmul
+from refsim.numerics import ARCHES, FIDELITIES, eltwise, matmul, pack
 
 VALUES = st.floats(-4, 4, width=16).map(lambda value: value if abs(value) > 1e-3 else 0.0)
 
@@ -119,27 +120,68 @@ def test_nothing_times_infinity_is_nothing():
     assert matmul(torch.full((1, 32), 1e30), torch.full((32, 1), 1e30)).item() == math.inf
 
 
+def normal(shape, generator):
+    return torch.randn(shape, generator=generator)
+
+
+def chosen(shape, share, generator):
+    return (torch.rand(shape, generator=generator) < share).float()
+
+
 FAMILIES = {
-    "normal": lambda shape, generator: torch.randn(shape, generator=generator),
+    "normal": normal,
     "positive": lambda shape, generator: torch.rand(shape, generator=generator),
-    "sparse": lambda shape, generator: (
-        torch.randn(shape, generator=generator) * (torch.rand(shape, generator=generator) < 0.2)
-    ),
+    "sparse": lambda shape, generator: normal(shape, generator) * chosen(shape, 0.2, generator),
+    "heavy": lambda shape, generator: normal(shape, generator) * normal(shape, generator).exp(),
+    "outliers": lambda shape, generator: normal(shape, generator) * (1 + 30 * chosen(shape[-1:], 0.01, generator)),
 }
 
 
+@pytest.mark.parametrize("depth", [512, 2432, 9728])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("wide", [True, False], ids=["fp32", "dst16"])
-@pytest.mark.parametrize("fidelity", FIDELITIES)
-def test_fast_is_as_far_off_as_exact(family, wide, fidelity):
-    """1 - PCC within 10 % (fp32 destination, where 4096 values are few) and 3 % (16-bit), the gain within 3e-4."""
+@pytest.mark.parametrize(
+    ("fidelity", "wide"), [("LoFi", True), ("HiFi2", True), ("HiFi4", True), ("HiFi2", False), ("HiFi4", False)]
+)
+def test_fast_is_as_far_off_as_exact(family, wide, fidelity, depth):
+    """1 - PCC within 5 % (fp32 destination, packed to bf16) and 3 % (16-bit), the gain within 3e-4."""
     generator = torch.Generator().manual_seed(1)
-    in0, in1 = (FAMILIES[family](shape, generator).bfloat16().float() for shape in ((64, 512), (512, 64)))
-    reference = in0.double() @ in1.double()
+    size = 96 if wide else 64
+    in0, in1 = (FAMILIES[family]((size, depth), generator).bfloat16().float() for _ in range(2))
+    reference = in0.double() @ in1.double().T
     options = {"fidelity": fidelity, "fp32_dest_acc_en": wide}
-    exact, fast = (far(matmul(in0, in1, level=level, **options), reference) for level in ("exact", "fast"))
-    assert fast[0] == pytest.approx(exact[0], rel=0.1 if wide else 0.03, abs=2e-9)
+    held = [matmul(in0, in1.T, level=level, **options) for level in ("exact", "fast")]
+    exact, fast = (far(pack(x, "bfloat16"), reference) for x in held)
+    assert fast[0] == pytest.approx(exact[0], rel=0.05 if wide else 0.03)
     assert fast[1] == pytest.approx(exact[1], abs=3e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fast_holds_in_fp32_what_alignment_costs(family):
+    """What is left at HiFi4 is 3e-9 to 8e-8; fast has it within a third, as its samples say."""
+    generator = torch.Generator().manual_seed(1)
+    in0, in1 = (FAMILIES[family]((128, 2432), generator).bfloat16().float() for _ in range(2))
+    reference = in0.double() @ in1.double().T
+    exact, fast = (far(matmul(in0, in1.T, level=level), reference) for level in ("exact", "fast"))
+    assert fast[0] == pytest.approx(exact[0], rel=0.33)
+    assert fast[1] == pytest.approx(exact[1], abs=2e-5)
+
+
+def test_fast_needs_no_numba(monkeypatch):
+    """The 16-bit destination by torch and by the compiled loop: the same formulas, so the same bits."""
+    generator = torch.Generator().manual_seed(3)
+    in0, in1 = torch.randn(5, 80, generator=generator), torch.randn(80, 70, generator=generator)
+    options = {"fidelity": "HiFi3", "fp32_dest_acc_en": False}
+    compiled = matmul(in0, in1, level="fast", **options)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert torch.equal(matmul(in0, in1, level="fast", **options), compiled)
+    with pytest.raises(UserError, match=r"pip install 'refsim\[numerics\]'"):
+        matmul(in0, in1, **options)
+
+
+def test_a_sum_of_products_leaves_the_process_as_it_was():
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    matmul(torch.ones(32, 32), torch.ones(32, 32), level="fast")
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
 
 
 def far(x: torch.Tensor, reference: torch.Tensor) -> tuple[float, float]:

@@ -1,0 +1,180 @@
+"""Level fast of the matrix unit: what the phases see, multiplied in float32, and a model of what is rounded on the way.
+
+    fp32 destination     in0 cut to 7 bits | in1 cut to 5 or 10 bits --> one or two products in float32
+                         HiFi3, HiFi4: what shifting products to common exponents costs, by samples
+    16-bit destination   for each dot of 16 of each phase: halves are rounded to three guard bits, the sum to 8
+
+The 16-bit destination is a compiled loop where numba is installed and the same formulas in torch, several times slower,
+where it is not.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from refsim.numerics.formats import bits_of, from_bits, round_ties_away, truncate
+
+_STEP = 16
+"""Values of K in a dot."""
+_GROUP = 8
+"""Products that are shifted to one exponent."""
+_SAMPLES = 1 << 20
+"""Products whose exact sums say how large the error of shifting is."""
+_LEAST = -100
+"""Exponent of a zero: below what is held, above where float32 has no more units."""
+
+
+def matmul(in0: Tensor, in1: Tensor, phases: int, wide: bool) -> Tensor:
+    """Return float32 (M, N) of (M, K) and (K, N), which a destination of 32 (``wide``) or 16 bits holds."""
+    if not wide:
+        return _narrow(in0, in1, phases)
+    total = sum(product(b, a) for b, a in merged(in0, in1, phases))
+    if phases >= 3:
+        total += _alignment(in0, in1, total)
+    return total
+
+
+def _narrow(in0: Tensor, in1: Tensor, phases: int) -> Tensor:
+    """Round a destination of 16 bits after every dot of 16."""
+    missing = -in0.shape[1] % (2 * _STEP)
+    in0, in1 = torch.nn.functional.pad(in0, (0, missing)), torch.nn.functional.pad(in1, (0, 0, 0, missing))
+    pairs = slices(in0, in1)
+    if importlib.util.find_spec("numba") is None:
+        return _narrow_in_torch(pairs[:phases])
+    from refsim.numerics import compiled
+
+    b = torch.stack([pairs[0][0], pairs[2][0]])
+    a = torch.stack([in_panels(pairs[phase][1], compiled.COLUMNS) for phase in (0, 1)])
+    return torch.from_numpy(compiled.cheap_dots(b.numpy(), a.numpy(), phases))[:, : in1.shape[1]].contiguous()
+
+
+def _narrow_in_torch(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+    (b, a), *_ = pairs
+    held = torch.zeros(b.shape[0], a.shape[1])
+    for start in range(0, b.shape[1], 2 * _STEP):
+        for b, a in pairs:
+            for half in (start, start + _STEP):
+                middle = slice(half, half + _GROUP), slice(half + _GROUP, half + _STEP)
+                held = add_to_bf16(held, *(b[:, part] @ a[part] for part in middle))
+    return held
+
+
+def in_panels(x: Tensor, columns: int) -> Tensor:
+    """Return (K, N) as (panels, K, ``columns``), filled up with zeros."""
+    x = torch.nn.functional.pad(x, (0, -x.shape[1] % columns))
+    return x.reshape(x.shape[0], -1, columns).permute(1, 0, 2).contiguous()
+
+
+def product(in0: Tensor, in1: Tensor) -> Tensor:
+    """Multiply in float32; operands that bf16 holds exactly by the CPU's bf16 products, which add in float32."""
+    exact = not any((bits_of(x) & 0xFFFF).any() for x in (in0, in1))
+    with _products_in("bf16" if exact else "ieee"):
+        return in0 @ in1
+
+
+@contextmanager
+def _products_in(precision: str) -> Iterator[None]:
+    """Multiply float32 matrices in ``precision`` where oneDNN can."""
+    unit = torch.backends.mkldnn.matmul
+    before = unit.fp32_precision
+    unit.fp32_precision = precision
+    try:
+        yield
+    finally:
+        unit.fp32_precision = before
+
+
+def slices(in0: Tensor, in1: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return the operands of the four phases: float32 values of (high or low part of in0, high or low part of in1)."""
+    in0 = truncate(in0, 10)
+    b_high, a_high = truncate(in0, 6), truncate(in1, 4)
+    # the last of the 11 bits of a TF32 value in SrcA is seen by no phase
+    b_low, a_low = in0 - b_high, truncate(in1, 9) - a_high
+    return [(b_high, a_high), (b_high, a_low), (b_low, a_high), (b_low, a_low)]
+
+
+def merged(in0: Tensor, in1: Tensor, phases: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the operands of the fewest products that are the sum of the phases."""
+    if phases == 1:
+        return [(_cut(in0, 6), _cut(in1, 4))]
+    if phases == 2:
+        return [(_cut(in0, 6), _cut(in1, 9))]
+    if phases == 4:
+        return [(_cut(in0, 10), _cut(in1, 9))]
+    b_high = _cut(in0, 6)
+    return [(b_high, _cut(in1, 9)), (_cut(in0, 10) - b_high, _cut(in1, 4))]
+
+
+def _cut(x: Tensor, mantissa_bits: int) -> Tensor:
+    """Truncate as :func:`truncate` does, but leave denormals, which add nothing that counts."""
+    return from_bits(bits_of(x) & -1 << (23 - mantissa_bits))
+
+
+def add_to_bf16(held: Tensor, *sums: Tensor) -> Tensor:
+    """Add to a destination of 16 bits: at the largest exponent with three guard bits, rounded half away to 8 bits."""
+    exponents = [torch.where(x == 0, _LEAST, torch.frexp(x).exponent) for x in (held, *sums)]
+    unit = torch.ldexp(torch.ones_like(held), torch.stack(exponents).amax(dim=0) - 1 - 10)
+    return round_ties_away(held + sum(unit * torch.floor(x / unit + 0.5) for x in sums), 7)
+
+
+def _alignment(in0: Tensor, in1: Tensor, total: Tensor) -> Tensor:
+    """Return what shifting products to a common exponent adds to ``total``: a gain and noise.
+
+    Ties go away from zero, which is the gain. Both are measured on groups of eight products, at random. The noise of an
+    element is as large as the powers of two of its operands say; its sign and size come from the bits of the element,
+    so that equal operands give equal values.
+    """
+    in0, in1 = (torch.nn.functional.pad(x, pad) for x, pad in _whole_groups(in0, in1))
+    gain, spread = _sampled(in0, in1)
+    powers = [torch.square(from_bits(bits_of(x) & 0x7F800000)) for x in (in0, in1)]
+    b_power = powers[0].unflatten(1, (-1, _GROUP)).sum(dim=2)
+    a_power = powers[1].unflatten(0, (-1, _GROUP)).sum(dim=1)
+    variance = product(truncate(b_power, 7), truncate(a_power, 7))
+    # uniform, so that its variance is a third of its largest square
+    noise = variance.mul_(3 * spread).sqrt_().mul_(_hashed(total))
+    return noise.add_(total, alpha=gain)
+
+
+def _whole_groups(in0: Tensor, in1: Tensor) -> tuple[tuple[Tensor, tuple], ...]:
+    missing = -in0.shape[1] % _GROUP
+    return (in0, (0, missing)), (in1, (0, 0, 0, missing))
+
+
+def _hashed(x: Tensor) -> Tensor:
+    """Return values between -1 and 1 that look random, made of the bits of ``x``."""
+    bits = bits_of(x) * -0x61C88647
+    bits ^= bits >> 15
+    bits *= -0x7A143595
+    return bits.to(torch.float32).mul_(2.0**-31)
+
+
+def _sampled(in0: Tensor, in1: Tensor) -> tuple[float, float]:
+    """Return the gain of shifting groups of eight products, and its variance in that of the operands' powers of two.
+
+    Products of the high parts make nearly all of it: those of the other phases are 2^5 times smaller or less.
+    """
+    count = max(32, _SAMPLES // in0.shape[1])
+    generator = torch.Generator().manual_seed(0)
+    row, column = (torch.randint(size, (count,), generator=generator) for size in (in0.shape[0], in1.shape[1]))
+    b, a = in0[row], in1[:, column].T
+    exponents = [torch.where(x == 0, -300, torch.frexp(x).exponent - 1) for x in (b, a)]
+    largest = sum(exponents).unflatten(1, (-1, _GROUP)).amax(dim=2, keepdim=True)
+    unit = torch.ldexp(torch.ones_like(largest, dtype=torch.float32), largest.clamp(min=-110) - 10)
+    products = (truncate(b, 6) * truncate(a, 4)).unflatten(1, (-1, _GROUP))
+    shifted = unit * products.sign() * torch.floor(products.abs() / unit + 0.5)
+    error = (shifted - products).sum(dim=2).double().flatten()
+    whole = products.sum(dim=2).double().flatten()
+    squares = [
+        torch.square(from_bits(bits_of(x) & 0x7F800000)).double().unflatten(1, (-1, _GROUP)).sum(dim=2).flatten()
+        for x in (b, a)
+    ]
+    gain = (error @ whole) / (whole @ whole).clamp(min=1e-300)
+    rest = error - gain * whole
+    spread = (rest @ rest) / (squares[0] @ squares[1]).clamp(min=1e-300)
+    return gain.item(), spread.item() if math.isfinite(spread.item()) else 0.0
