@@ -35,7 +35,7 @@ from refsim.base.options import RunOptions
 from refsim.files import output
 from refsim.files.keys import Beside, Document, Loose, Sometimes, as_json
 from refsim.files.tables import as_markdown
-from refsim.models.registry import published, spec_of
+from refsim.models.registry import latent, published, spec_of
 from refsim.models.spec import Published
 
 _SHARD_BYTES = 2 << 30
@@ -363,19 +363,11 @@ def markdown(records: list[dict[str, Any]]) -> str:
     return head + as_markdown(rows, _COLUMNS) + "\n"
 
 
-def parse_size(text: str, name: str) -> tuple[int, ...]:
-    """A latent size of a published model: by its name, or as many numbers as the named ones have, ``64x64``."""
+def parse_size(size: str | None, name: str) -> tuple[int, ...]:
+    """Return the latent of a size of a published model, see :func:`refsim.models.registry.latent`."""
     if name not in (known := published()):
         raise UserError(f"'{name}' is measured by its published name only; choose one of {', '.join(known)}.")
-    sizes, numbers = known[name].sizes, text.split("x")
-    if text in sizes:
-        return sizes[text]
-    example = next(iter(sizes.values()))
-    if len(numbers) == len(example) and all(n.isdigit() and int(n) for n in numbers):
-        return tuple(map(int, numbers))
-    raise UserError(
-        f"--size is one of {', '.join(sizes)} or a latent such as {'x'.join(map(str, example))}, not '{text}'."
-    )
+    return latent(known[name], size)[1]
 
 
 def write(record: FullSize, folder: Path) -> None:

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from parity.cli.parity import AsJson, Backend, Expr, Suite
+from parity.cli.options import Backend, Expr, Suite
+from refsim.cli import options as opt
+from refsim.cli.answer import answer, check_out, say
 
 FILES = {
     "cpu": ["refsim/parallel", "refsim/ccl", "refsim/layers", "refsim/models", "refsim/pipelines"],
@@ -27,9 +29,9 @@ def coverage(
     backend: Backend = "cpu",
     least: Annotated[float, typer.Option(min=0, max=100, help="Percent of the lines that must be executed.")] = 0.0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for coverage.json, coverage.md and the map of lines.")
+        Path | None, opt.output_option(help="Folder for coverage.json, coverage.md and the map of lines.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Run cases and count the lines of functions that they execute, in every process; exit code 1 below --least.
 
@@ -39,25 +41,20 @@ def coverage(
     from parity.mutation import coverage as report
     from parity.mutation.measure import Asked, measured
     from parity.mutation.tree import copied, files_under
-    from refsim.files import output
 
     asked = Asked(files_under(files or FILES.get(backend, FILES["ttnn-mock"])), suite, expr, backend)
-    if out is not None:
-        output.check_folder(out, "--out")
+    check_out(out)
     with copied(asked.files) as tree:
         found = measured(
             asked,
             tree,
             out and out / "lines.json",
-            lambda case: typer.echo(f"{case.verdict:7} {case.case} {case.seconds:.1f} s", err=True),
+            lambda case: say(f"{case.verdict:7} {case.case} {case.seconds:.1f} s"),
         )
         refused = report.timing_only()
         counts = [report.count(file, tree.read(file), found.lines(file), file in refused) for file in asked.files]
     if out is not None:
         report.write(asked, counts, found, out)
-    if as_json:
-        typer.echo(output.document(report.Lines.of(asked, counts, found), 1))
-    else:
-        typer.echo(report.text(counts, found))
-    if report.total(counts).percent < least:
-        raise typer.Exit(1)
+    enough = report.total(counts).percent >= least
+    lines = report.Lines.of(asked, counts, found)
+    answer(lines, lambda _: report.text(counts, found), as_json=as_json, passed=enough)

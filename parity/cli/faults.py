@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from parity.cli.mutate import mutate
-from parity.cli.parity import AsJson, Expr
+from parity.cli.options import Expr
 from refsim.base.errors import UserError
-from refsim.files import output
+from refsim.cli import options as opt
+from refsim.cli.answer import answer, say
+from refsim.files import tables
 from refsim.files.keys import Key
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -33,7 +35,7 @@ class Recognised:
 
 
 def _chosen(backend: str, expr: str | None) -> dict[str, list[str]]:
-    """Ids by backend."""
+    """Return the ids of the faults that match, by backend."""
     from parity.cases.selection import compile_expression
     from parity.faults.run import corpus
 
@@ -48,7 +50,7 @@ def _chosen(backend: str, expr: str | None) -> dict[str, list[str]]:
 
 
 def _part(chosen: dict[str, list[str]], text: str) -> dict[str, list[str]]:
-    """Every Nth id of each backend from the Ith on, for ``I/N``: all N parts together are the whole."""
+    """Return every Nth id of each backend from the Ith on, for ``I/N``: all N parts together are the whole."""
     from parity.cases.selection import part_of
 
     number, count = part_of(text)
@@ -63,26 +65,25 @@ def run_faults(
     backend: Backend = "cpu",
     expr: Expr = None,
     part: Annotated[str | None, typer.Option(metavar="I/N", help="Every Nth fault, from the Ith on.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for faults.json and faults.md.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the records here, too, a line each.")] = None,
-    as_json: AsJson = False,
+    out: Annotated[Path | None, opt.output_option(help="Folder for faults.json and faults.md.")] = None,
+    csv: opt.Csv = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Run clean cases and faults; exit code 1 if a fault survives or a clean case alarms."""
     from parity.faults import report
     from parity.faults.run import run
-    from refsim.files.tables import check_csv, write_csv
 
-    check_csv(csv)
+    tables.check_csv(csv)
     chosen = _chosen(backend, expr)
     if part is not None:
         chosen = _part(chosen, part)
     records = []
     for name, ids in chosen.items():
         if ids:
-            records += run(name, ids, lambda i, n, record: typer.echo(report.line(i, n, record), err=True))
+            records += run(name, ids, lambda i, n, record: say(report.line(i, n, record)))
     if out is not None:
         report.write(records, out)
-    write_csv(records, csv)
+    tables.write_csv(records, csv)
     summary = report.summary(records)
     if as_json:
         typer.echo(report.as_json(records), nl=False)
@@ -107,7 +108,7 @@ def signatures(
     from parity.explain.causes import SIGNATURES
     from parity.faults.study import signatures as study
 
-    made = study.make(_chosen("cpu", expr)["cpu"], lambda text: typer.echo(text, err=True))
+    made = study.make(_chosen("cpu", expr)["cpu"], say)
     target = SIGNATURES if out is None else out
     study.write(made, target)
     typer.echo(f"{made['made']['runs']} signatures of {len(made['sentences'])} faults -> {target}")
@@ -117,7 +118,7 @@ def signatures(
 def recognise(
     count: Annotated[int, typer.Option(min=1, help="Faults to draw.")] = 30,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Explain faults drawn by seed, on a mesh, a model and a seed that no signature is of; exit code 1 below the goal.
 
@@ -125,16 +126,14 @@ def recognise(
     """
     from parity.faults.study import signatures as study
 
-    found, unseen = study.judge_draw(count, seed, lambda text: typer.echo(text, err=True))
+    found, unseen = study.judge_draw(count, seed, say)
     places, right = (sum(getattr(one, name) for one in found) for name in ("place_right", "cause_right"))
-    if as_json:
-        typer.echo(output.document(Recognised(seed, len(found), places, right, unseen, found), 1))
-    else:
-        typer.echo(f"{places} of {len(found)} places right, {right} causes among the first three")
-        if unseen:
-            typer.echo(f"drawn and not seen by the gate on the other mesh and model: {', '.join(unseen)}")
-    if places < len(found) or right * 6 < len(found) * 5:
-        raise typer.Exit(1)
+    text = f"{places} of {len(found)} places right, {right} causes among the first three"
+    if unseen:
+        text += f"\ndrawn and not seen by the gate on the other mesh and model: {', '.join(unseen)}"
+    result = Recognised(seed, len(found), places, right, unseen, found)
+    passed = places == len(found) and right * 6 >= len(found) * 5
+    answer(result, lambda _: text, as_json=as_json, passed=passed)
 
 
 @app.command("list")

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from parity.cli.parity import AsJson, Expr
+from parity.cli.options import Expr
+from refsim.cli import options as opt
+from refsim.files import output, tables
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 Db = Annotated[Path, typer.Option("--db", help="The file of the history.")]
@@ -40,17 +42,15 @@ def show(
     expr: Expr = None,
     metric: Annotated[str, typer.Option(help="PCC, or a metric such as rel_rmse.")] = "PCC",
     db: Db = DB,
-    csv: Annotated[Path | None, typer.Option(help="Write the table here, too.")] = None,
-    as_json: AsJson = False,
+    csv: opt.Csv = None,
+    as_json: opt.AsJson = False,
 ) -> None:
-    """Metric and limit, measured and predicted seconds and memory over commits, and what became worse."""
+    """Show metric and limit, measured and predicted seconds and memory over commits, and what became worse."""
     from parity.report import history
-    from refsim.files import output
-    from refsim.files.tables import check_csv, write_csv
 
-    check_csv(csv)
+    tables.check_csv(csv)
     found = history.rows(history.read(db, expr), metric)
-    write_csv(found, csv)
+    tables.write_csv(found, csv)
     if as_json:
         typer.echo(output.document(history.History(metric, found)))
     else:
@@ -58,10 +58,9 @@ def show(
 
 
 @app.command()
-def bisect(expr: Expr = None, db: Db = DB, as_json: AsJson = False) -> None:
+def bisect(expr: Expr = None, db: Db = DB, as_json: opt.AsJson = False) -> None:
     """Name the first commit at which a case became worse beyond noise, or failed; exit code 1 if there is one."""
     from parity.report import history
-    from refsim.files import output
 
     entries = history.read(db, expr, ("parity",))
     found = history.bisect(entries)

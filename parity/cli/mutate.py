@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
-from parity.cli.parity import AsJson, Expr
+from parity.cli.options import Expr
 from refsim.base.errors import UserError
+from refsim.cli import options as opt
+from refsim.cli.answer import check_out, say
 
 Files = Annotated[list[str], typer.Option(help="Files, folders or patterns, such as refsim/parallel; may be repeated.")]
 Budget = Annotated[str, typer.Option(help="Time of the mutations, such as 90s, 20m or 2h; recording comes before.")]
@@ -17,7 +19,7 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(text: str, option: str) -> float:
-    """Seconds of ``90``, ``90s``, ``20m`` or ``2h``; ``UserError`` for anything else and for 0."""
+    """Return the seconds of ``90``, ``90s``, ``20m`` or ``2h``; ``UserError`` for anything else and for 0."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if match is None or not float(match[1]):
         raise UserError(f"{option} '{text}' is no time; write it as 90s, 20m or 2h.")
@@ -42,9 +44,9 @@ def mutate(
         float, typer.Option(min=0, max=100, help="Percent to be killed of those not proved equivalent; fewer fail.")
     ] = 100.0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for mutation.json, mutation.md, and the map of lines.")
+        Path | None, opt.output_option(help="Folder for mutation.json, mutation.md, and the map of lines.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Change a copy of the source in small ways, run the cases that execute each change; exit code 1 if too many pass.
 
@@ -58,20 +60,18 @@ def mutate(
     from parity.mutation import campaign, report
     from parity.mutation.measure import Asked
     from parity.mutation.tree import files_under
-    from refsim.files import output
 
     found = files_under(files)
     limits = campaign.Limits.of(count, seconds(budget, "--budget"))
-    if out is not None:
-        output.check_folder(out, "--out")
+    check_out(out)
     done = campaign.run(
         Asked(found, expr=expr, backend=backend_of(found)),
         seed,
         limits,
         out and out / "lines.json",
         (
-            lambda case: typer.echo(f"recorded {case.case} {case.verdict} {case.seconds:.1f} s", err=True),
-            lambda index, tried: typer.echo(report.line(index, tried), err=True),
+            lambda case: say(f"recorded {case.case} {case.verdict} {case.seconds:.1f} s"),
+            lambda index, tried: say(report.line(index, tried)),
         ),
     )
     if out is not None:

@@ -1,4 +1,4 @@
-"""``refsim parity list | run | compare | calibrate | sensitivity``; what is heavy is imported when a command runs."""
+"""``refsim parity list | run | why | compare | floors ...``; what is heavy is imported when a command runs."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from refsim.cli.choices import TRACE
-from refsim.files import output
+from parity.cli.coverage import coverage
+from parity.cli.options import Backend, Expr, Part, Suite
+from refsim.base.errors import UserError
+from refsim.cli import options as opt
+from refsim.cli.answer import answer, check_out, say
+from refsim.cli.renamed import old_command
+from refsim.files import output, tables
 
 if TYPE_CHECKING:
     from parity.cases import Case
     from parity.measure.records import Record, SuiteRun
 
+CONTRIBUTORS = "For contributors"
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-
-Suite = Annotated[str, typer.Option(help="smoke or full (smoke and more seeds, families, sizes).")]
-Expr = Annotated[
-    str | None, typer.Option("-k", metavar="EXPR", help="Parts of case ids with and, or, not and parentheses.")
-]
-Part = Annotated[
-    str | None, typer.Option(metavar="I/N", help="Part I of N, to run a suite on several machines or processes.")
-]
-Backend = Annotated[str, typer.Option(help="Who computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 
 
 @app.command("list")
 def list_cases(
-    suite: Suite = "smoke", expr: Expr = None, backend: Backend = "cpu", part: Part = None, as_json: AsJson = False
+    suite: Suite = "smoke",
+    expr: Expr = None,
+    backend: Backend = "cpu",
+    part: Part = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """List the ids of the cases, in the order they run."""
     from refsim.cli.progress import PATIENCE_S, Spinner
@@ -44,7 +44,7 @@ def list_cases(
         return
     for case in cases:
         typer.echo(case.id)
-    typer.echo(f"{len(cases)} cases", err=True)
+    say(f"{len(cases)} cases")
 
 
 @app.command()
@@ -52,31 +52,32 @@ def run(
     suite: Suite = "smoke",
     expr: Expr = None,
     backend: Backend = "cpu",
-    seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from --seed on.")] = 1,
+    seed: opt.Seed = 0,
+    seeds: Annotated[int, opt.weights_option(min=1, help="How many seeds, from --seed on.")] = 1,
     part: Part = None,
     jobs: Annotated[
         int | None,
         typer.Option("--jobs", "-j", min=1, help="Cases at a time, backend cpu. [default: the cores, at most 4]"),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for results.json, junit.xml and parity.md.")] = Path("out/parity"),
-    csv: Annotated[Path | None, typer.Option(help="Write the records here, too, a line a case.")] = None,
-    as_json: AsJson = False,
+    out: Annotated[Path, opt.output_option(help="Folder for results.json, junit.xml and parity.md.")] = Path(
+        "out/parity"
+    ),
+    csv: opt.Csv = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Run a suite, judge every case, print the table; exit code 1 if a case fails."""
     from parity.report import ci
     from parity.run.suite import Asked, Selected, run_suite
-    from refsim.files.tables import check_csv, write_csv
     from refsim.runtime import launch
 
     asked = Asked(suite, expr, backend, seed, seeds, part)
     selected = Selected.of(asked, workers_asked=jobs)  # a mistake should not have to wait for torch
-    check_csv(csv)
+    tables.check_csv(csv)
     if selected.workers == 1:
         launch.warm_up()
     with _Lines() as lines:
         done = run_suite(selected, out, lines)
-    write_csv(done.records, csv)
+    tables.write_csv(done.records, csv)
     ci.tell(done)
     if as_json:
         from parity.report.report import results_json
@@ -89,13 +90,13 @@ def run(
 
 
 @app.command()
-def explain(
+def why(
     case_id: Annotated[str, typer.Argument(metavar="CASE", help="Id of one case; `refsim parity list` prints them.")],
     backend: Backend = "cpu",
-    seed: Annotated[int, typer.Option(help="Seed of the run that failed.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for results.json, junit.xml and parity.md.")] = None,
-    trace: Annotated[Path | None, typer.Option(help=TRACE)] = None,
-    as_json: AsJson = False,
+    seed: opt.Seed = 0,
+    out: Annotated[Path | None, opt.output_option(help="Folder for results.json, junit.xml and parity.md.")] = None,
+    trace: opt.Trace = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Run one case with all taps and the trace on, and say where it is wrong and what that looks like."""
     from parity.report.report import explained
@@ -105,17 +106,14 @@ def explain(
     launch.warm_up()
     done = run_one(case_id, backend, seed, out, trace)
     record = done.records[0]
-    if as_json:
-        typer.echo(output.document(record))
-    else:
-        typer.echo("\n".join(filter(None, [f"{record.verdict}: {record.id}: {record.reason}", explained(record)])))
-    if done.exit_code:
-        raise typer.Exit(done.exit_code)
+    text = "\n".join(filter(None, [f"{record.verdict}: {record.id}: {record.reason}", explained(record)]))
+    answer(record, lambda _: text, as_json=as_json, passed=not done.exit_code)
 
 
+old_command(app, "parity explain", "parity why", why)
 Before = Annotated[Path, typer.Argument(metavar="A", help="Folder or results.json of the run before.")]
 After = Annotated[Path, typer.Argument(metavar="B", help="Of the run after.")]
-Changes = Annotated[Path | None, typer.Option("--csv", help="Write all changes of metrics here, too.")]
+Changes = Annotated[Path | None, opt.output_option("--csv", help="Write all changes of metrics here, too.")]
 
 
 @app.command()
@@ -126,76 +124,77 @@ def compare(
         bool, typer.Option("--metrics", help="Say what got worse, by how much, noise or not, in place of bits.")
     ] = False,
     csv: Changes = None,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
-    """Which cases of two runs differ in verdict or bits, or in metrics; exit code 1 if one does, or got worse."""
+    """Say which cases of two runs differ in verdict or bits, or in metrics; exit code 1 if one does, or got worse."""
     from parity.report import compare as bits
     from parity.report import diff as changes
-    from refsim.base.errors import UserError
-    from refsim.files.tables import write_csv
 
     if csv is not None and not metrics:
         raise UserError("--csv has the changes of metrics; say --metrics as well.")
     found: Any
     if metrics:
         found = changes.diff(bits.read(first), bits.read(second))
-        write_csv([dict(vars(row)) for row in found.rows], csv, (*changes.COLUMNS, "worse"))
+        tables.write_csv([dict(vars(row)) for row in found.rows], csv, (*changes.COLUMNS, "worse"))
         text = changes.markdown(found)
     else:
         found = bits.compare(bits.read(first), bits.read(second))
         text = bits.as_text(found)
-    typer.echo(output.document(found) if as_json else text)
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    answer(found, lambda _: text, as_json=as_json, passed=not found.exit_code)
 
 
 @app.command()
-def diff(before: Before, after: After, csv: Changes = None, as_json: AsJson = False) -> None:
+def diff(before: Before, after: After, csv: Changes = None, as_json: opt.AsJson = False) -> None:
     """Compare as `compare --metrics` does: what got worse between two runs, by how much, noise or not."""
     compare(before, after, metrics=True, csv=csv, as_json=as_json)
 
 
-@app.command()
-def calibrate(
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of weights and inputs.")] = 16, as_json: AsJson = False
+@app.command(rich_help_panel=CONTRIBUTORS)
+def floors(
+    seeds: Annotated[int, opt.weights_option(min=1, help="Seeds of weights and inputs.")] = 16,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Measure the oracle's own rounding and store it; the thresholds follow from it."""
     from parity.run import calibrate as calibration
 
-    found = calibration.calibrate(seeds, lambda text: typer.echo(text, err=True))
+    found = calibration.calibrate(seeds, say)
     calibration.write(found)
-    if as_json:
-        typer.echo(output.document(found, 1))
-        return
-    for kind, floor in found.floors.items():
-        typer.echo(f"{kind}: " + ", ".join(f"{metric} {value:.2g}" for metric, value in floor.items()))
+    lines = [
+        f"{kind}: " + ", ".join(f"{metric} {value:.2g}" for metric, value in floor.items())
+        for kind, floor in found.floors.items()
+    ]
+    answer(found, lambda _: "\n".join(lines), as_json=as_json)
 
 
-@app.command()
+old_command(app, "parity calibrate", "parity floors", floors)
+
+
+@app.command(rich_help_panel=CONTRIBUTORS)
 def sensitivity(
     suite: Suite = "smoke",
     expr: Expr = None,
     op: Annotated[list[str] | None, typer.Option(help="Only this op; may be given several times.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for sensitivity.json and sensitivity.md.")] = None,
-    as_json: AsJson = False,
+    seed: opt.Seed = 0,
+    out: Annotated[Path | None, opt.output_option(help="Folder for sensitivity.json and sensitivity.md.")] = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Find the smallest error of one op on one rank that each case sees; exit code 1 if one sees less than its goal."""
     from parity.cases.selection import select
     from parity.run import sensitivity as sens
     from parity.run.runner import check_environment
-    from refsim.files.output import check_folder
 
     cases = [case for case in select(suite, expr) if sens.measurable(case)]
     check_environment(cases)
-    if out is not None:
-        check_folder(out, "--out")
-    rows = sens.measure(cases, seed, tuple(op or sens.OPS), lambda text: typer.echo(text, err=True))
+    check_out(out)
+    rows = sens.measure(cases, seed, tuple(op or sens.OPS), say)
     if out is not None:
         sens.write(rows, out)
-    typer.echo(output.document(sens.Sensitivity.of(rows), 1) if as_json else sens.as_markdown(rows), nl=as_json)
-    if not all(row.good for row in rows):
-        raise typer.Exit(1)
+    found = sens.Sensitivity.of(rows)
+    passed = all(row.good for row in rows)
+    answer(found, lambda _: sens.as_markdown(rows).rstrip("\n"), as_json=as_json, passed=passed)
+
+
+app.command(rich_help_panel=CONTRIBUTORS)(coverage)
 
 
 class _Lines:

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from parity.cli.parity import AsJson, Expr, Suite
-from refsim.files import output
+from parity.cli.options import Expr, Suite
+from refsim.base.errors import UserError
+from refsim.cli import options as opt
+from refsim.cli.answer import answer, say
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 Longest = Annotated[float, typer.Option("--longest", min=0, max=1000, help="Longest pause in milliseconds.")]
@@ -21,9 +23,9 @@ def run_schedules(
     schedules: Annotated[int, typer.Option(min=1, max=100_000, help="Schedules per case.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first schedule; the next ones count up.")] = 0,
     longest: Longest = 2.0,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
-    """Every case under N seeded schedules: same bits, no hazard; exit code 1 if not, with the commands to replay."""
+    """Run every case under N seeded schedules: same bits, no hazard; exit code 1 if not, with commands to replay."""
     from parity.cases.selection import select
     from parity.run.case import last_uses
     from parity.run.cpu_runner import CpuRunner
@@ -40,20 +42,16 @@ def run_schedules(
             if index in last:
                 runner.drop(case, case.seed)
             why = outcome.reason or f"{outcome.schedules} schedules"
-            typer.echo(f"[{index + 1}/{len(cases)}] {outcome.verdict} {case.id} ({why})", err=True)
+            say(f"[{index + 1}/{len(cases)}] {outcome.verdict} {case.id} ({why})")
             for failure in outcome.failures:
                 which = "undisturbed" if failure.seed is None else f"seed {failure.seed}"
-                typer.echo(f"  {which}: {'; '.join(failure.reasons[:3])}", err=True)
+                say(f"  {which}: {'; '.join(failure.reasons[:3])}")
             for command in outcome.replay:
-                typer.echo(f"  replay: {command}", err=True)
+                say(f"  replay: {command}")
     count = Counter(outcome.verdict for outcome in outcomes)
-    if as_json:
-        typer.echo(output.document(outcomes))
-    else:
-        counts = ", ".join(f"{count[verdict]} {verdict}" for verdict in ("passed", "failed", "skipped"))
-        typer.echo(f"{counts}; a case passes if it keeps its bits under {schedules} schedules, without a hazard")
-    if count["failed"] or not count["passed"]:
-        raise typer.Exit(1)
+    counts = ", ".join(f"{count[verdict]} {verdict}" for verdict in ("passed", "failed", "skipped"))
+    text = f"{counts}; a case passes if it keeps its bits under {schedules} schedules, without a hazard"
+    answer(outcomes, lambda _: text, as_json=as_json, passed=bool(count["passed"] and not count["failed"]))
 
 
 @app.command("replay")
@@ -62,11 +60,10 @@ def replay(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the schedule.")],
     suite: Suite = "smoke",
     longest: Longest = 2.0,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
-    """One case under one schedule, compared with its undisturbed run."""
+    """Run one case under one schedule, and compare it with its undisturbed run."""
     from parity.cases.suites import suite_cases
-    from refsim.base.errors import UserError
 
     chosen = next((known for known in suite_cases(suite) if known.id == case), None)
     if chosen is None:
@@ -78,18 +75,12 @@ def replay(
     check_environment([chosen])
     with CpuRunner() as runner:
         outcome = explore(runner, chosen, [seed], longest / 1e3, suite)
-    if as_json:
-        typer.echo(output.document(outcome))
-    else:
-        for failure in outcome.failures:
-            for reason in failure.reasons:
-                typer.echo(reason)
-        if outcome.verdict == "passed":
-            typer.echo(f"{case} keeps its bits under the schedule of seed {seed}, without a hazard")
-        elif outcome.reason:
-            typer.echo(f"{case} was not run: it {outcome.reason}")
-    if outcome.verdict != "passed":
-        raise typer.Exit(1)
+    lines = [reason for failure in outcome.failures for reason in failure.reasons]
+    if outcome.verdict == "passed":
+        lines.append(f"{case} keeps its bits under the schedule of seed {seed}, without a hazard")
+    elif outcome.reason:
+        lines.append(f"{case} was not run: it {outcome.reason}")
+    answer(outcome, lambda _: "\n".join(lines), as_json=as_json, passed=outcome.verdict == "passed")
 
 
 @app.command("policy")
@@ -105,12 +96,11 @@ def policy(
     replay: Annotated[int | None, typer.Option(min=0, help="Print the schedule of this seed, step by step.")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100_000, help="Seeded schedules to sample.")] = 1000,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/buffers.md.")] = False,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Model-check how a ring reuses its buffers over layers; exit code 1 if a policy asked for by name is unsafe."""
     from parity.policies import Fabric
     from parity.policies import policy_report as report
-    from refsim.base.errors import UserError
 
     over = Fabric.of(fabric)
     if markdown:
@@ -126,9 +116,5 @@ def policy(
         return
     names = [name] if name else [one for one in report.POLICIES if report.suits(one, over)]
     verdicts = [report.judge(one, ranks, seeds, over) for one in names]
-    if as_json:
-        typer.echo(output.document(verdicts))
-    else:
-        typer.echo("\n\n".join(map(str, verdicts)))
-    if name and not verdicts[0].safe:
-        raise typer.Exit(1)
+    passed = not name or verdicts[0].safe
+    answer(verdicts, lambda found: "\n\n".join(map(str, found)), as_json=as_json, passed=passed)

@@ -25,6 +25,7 @@ from refsim.cli.commands.schema import schema
 from refsim.cli.commands.time import time
 from refsim.cli.commands.ttnn import ttnn
 
+CONTRIBUTORS = "For contributors"
 app = typer.Typer(
     name="refsim",
     help="Run parallel diffusion-transformer inference on CPU, one process per mesh device, and judge it.",
@@ -32,20 +33,17 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
 )
-app.command()(meshes)
-app.command()(run)
-app.command()(generate)
-app.command()(explain)
-app.command()(time)
-app.command()(plan)
-app.command()(calibrate)
-app.command()(memory)
-app.command()(ops)
-app.command()(kernels)
-app.command()(schema)
+for command in (run, generate, explain, plan, time, memory, ops, meshes, calibrate, schema):
+    app.command()(command)
+app.command(rich_help_panel=CONTRIBUTORS)(kernels)
 app.add_typer(ttnn, name="ttnn", help="Anyone's TTNN programs on meshes that are not there.")
-app.add_typer(bench, name="bench", help="Benchmarks of this machine, and predictions beside measurements.")
-app.add_typer(report, name="report", help="Tables and plots of predicted performance.")
+app.add_typer(report, name="report", help="Predictions, ttnn's memory and all results: tables, plots and one page.")
+app.add_typer(
+    bench,
+    name="bench",
+    help="Benchmarks of this machine, and predictions beside measurements.",
+    rich_help_panel=CONTRIBUTORS,
+)
 
 
 def _print_version(asked: bool) -> None:
@@ -89,15 +87,15 @@ def mount() -> None:
     if any(group.name == "parity" for group in app.registered_groups):
         return
     _check_own("parity", "tt_impl", "benchmarks")
-    from parity.cli.coverage import coverage
-    from parity.cli.parity import app as parity_app
+    from parity.cli.faults import app as faults
+    from parity.cli.history import app as history
+    from parity.cli.parity import app as parity
+    from parity.cli.schedules import app as schedules
 
-    parity_app.command()(coverage)
-    app.add_typer(parity_app, name="parity", help="Judge the simulator against code nobody here wrote.")
-    from parity.cli.faults import app as faults_app
-    from parity.cli.history import app as history_app
-    from parity.cli.schedules import app as schedules_app
-
-    app.add_typer(faults_app, name="faults", help="Put known mistakes in and see that the gate catches them.")
-    app.add_typer(schedules_app, name="schedules", help="Same bits under every schedule; which buffer policy is safe.")
-    app.add_typer(history_app, name="history", help="Results by commit: what became worse, and when.")
+    for group, name, text in (
+        (parity, "parity", "Judge the simulator against code nobody here wrote."),
+        (faults, "faults", "Put known mistakes in and see that the gate catches them."),
+        (schedules, "schedules", "Same bits under every schedule; which buffer policy is safe."),
+        (history, "history", "Results by commit: what became worse, and when."),
+    ):
+        app.add_typer(group, name=name, help=text, rich_help_panel=CONTRIBUTORS)

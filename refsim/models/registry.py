@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from refsim.files.checkpoint import Checkpoint, Weights
     from refsim.runtime.device import Device
 
+_PIXELS = re.compile(r"(?:(\d{1,5})x)?(\d{1,5})x(\d{1,5})")
+_PATCH = 2  # rows and columns of a latent that make a token, in every transformer here
 FOLDERS = (
     "sd35",
     "wan22",
@@ -133,6 +136,64 @@ def _of_checkpoint(path: Path) -> Published:
             return model.but(name=str(path.parent), config=unsaid | config, parameters=0, experts=1)
     names = ", ".join(sorted({m.class_name for m in published().values()}))
     raise UserError(f"{path} is a {class_name}; choose one of {names}{models().notes}.")
+
+
+def latent(model: Published, size: str | None) -> tuple[str, tuple[int, ...]]:
+    """Return what a size is called and the latent it comes to; None is the last published one.
+
+    Args:
+        size: a name such as ``480p``, or pixels such as ``1024x768`` (height first) or, with frames, ``81x480x832``.
+
+    Raises:
+        UserError: the model has no such size, or makes neither pictures nor videos.
+    """
+    if spec_of(model).latent is None or not (size or model.sizes):
+        raise UserError(f"{model.name} has no size of a picture or video of its own; choose a transformer.")
+    size = size or list(model.sizes)[-1]
+    if pixels := _PIXELS.fullmatch(size):
+        return size, _of_pixels(model, *(None if n is None else int(n) for n in pixels.groups()))
+    if size not in model.sizes:
+        known = ", ".join([*model.sizes, "or pixels: HEIGHTxWIDTH, FRAMESxHEIGHTxWIDTH"])
+        raise UserError(f"size '{size}' is not known for this model; choose one of {known}.")
+    return size, model.sizes[size]
+
+
+def _of_pixels(model: Published, frames: int | None, height: int | None, width: int | None) -> tuple[int, ...]:
+    """Return the latent of a picture or of a video, whose frames are the published ones where none are given."""
+    spec, (temporal, spatial) = spec_of(model), _ratios(model)
+    step = spatial * (_PATCH if spec.kind == "transformer" else 1)
+    if not (height and width) or height % step or width % step:
+        raise UserError(f"--height and --width are multiples of {step} for {model.name}, not {height} and {width}.")
+    picture = height // spatial, width // spatial
+    if spec.latent == "image":
+        if frames is not None:
+            raise UserError(f"{model.name} makes pictures; leave out --frames.")
+        return picture
+    if frames is None:
+        if not model.sizes:
+            raise UserError(f"{model.name} makes videos; give --frames, or --size FRAMESxHEIGHTxWIDTH.")
+        return list(model.sizes.values())[-1][0], *picture
+    if frames < 1 or (frames - 1) % temporal:
+        near = max(frames // temporal, 1) * temporal + 1
+        raise UserError(f"--frames is one more than a multiple of {temporal} for {model.name}, such as {near}.")
+    whole = (frames - 1) // temporal + 1
+    return whole + -whole % (model.config.get("patch_size_t") or 1), *picture
+
+
+def _ratios(model: Published) -> tuple[int, int]:
+    """Return the frames and the pixels per latent frame and row."""
+    if model.ratios is not None:
+        return model.ratios
+    spec = spec_of(model)
+    if spec.kind == "vae_decoder":
+        return spec.config_class.from_dict(model.config).ratios
+    if not model.decoder:
+        raise UserError(
+            f"{model.name} has no autoencoder here that says how many pixels a latent has; "
+            f"choose --size {' or '.join(model.sizes)}."
+        )
+    spec, decoder = get_published(model.decoder)
+    return spec.config_class.from_dict(decoder.config).ratios
 
 
 def find_model(checkpoint: Checkpoint, *kinds: Kind) -> tuple[Any, Any]:

@@ -26,7 +26,7 @@ def small(monkeypatch):
 
 
 def test_a_step_is_measured_checked_and_written(tmp_path, capsys, small):
-    words = ["bench", "full-size", "sd35-medium", "--mesh", "n300", "--parallel", "sp2", "--size", "8x8"]
+    words = ["bench", "full-size", "sd35-medium", "--mesh", "n300", "--parallel", "sp2", "--size", "64x64"]
     out = tmp_path / "out"
     assert run_command([*words, "--batch", "1", "--check", "--rounds", "2", "--out", str(out), "--json"]) == 0
     record = loads("bench full-size", capsys.readouterr().out)
@@ -57,8 +57,8 @@ def test_ratios_are_medians_of_rounds():
     ("words", "said"),
     [
         (["qwen-image"], "timing only"),
-        (["sd35-medium", "--size", "-1x64"], "one of 512, 1024 or a latent such as 64x64, not '-1x64'"),
-        (["sd35-medium", "--size", "3x64x64"], "one of 512, 1024 or a latent such as"),
+        (["sd35-medium", "--size", "-1x64"], "'-1x64' is not known for this model; choose one of 512, 1024, or pixels"),
+        (["sd35-medium", "--size", "3x64x64"], "makes pictures; leave out --frames"),
         (["sd35-medium", "--out", "missing/folder"], "no folder and lies in none"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else None,

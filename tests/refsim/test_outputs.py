@@ -75,7 +75,7 @@ def test_the_command_prints_json_schema_the_page_and_what_there_is():
     assert shown["properties"]["failures"]["items"] == {"$ref": "#/$defs/ScheduleFailure"}
     page = CliRunner().invoke(app, ["schema", "--markdown"]).stdout
     assert [line[10:] for line in page.split("\n") if line.startswith("## refsim ")] == list(RESULTS)
-    assert "| `devices` | list of Held |" in page and "\n| *`ttnn`* | InTtnn |" in page
+    assert "| `devices` | list of DeviceShare |" in page and "\n| *`ttnn`* | InTtnn |" in page
     assert CliRunner().invoke(app, ["schema"]).stdout.split("\n")[:-1] == list(RESULTS)
     with pytest.raises(UserError, match="'meshs' prints no JSON; choose one of meshes, run"):
         CliRunner().invoke(app, ["schema", "meshs"], catch_exceptions=False)

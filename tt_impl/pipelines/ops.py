@@ -13,11 +13,10 @@ from typing import Any
 import torch
 import ttnn
 
-from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import ShapeWeights
 from refsim.files.keys import as_json
-from refsim.models.registry import find, spec_of
+from refsim.models.registry import find, latent, spec_of
 from refsim.models.spec import Published, resolve
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.transformer import submeshes
@@ -70,15 +69,13 @@ def program(
 
     Args:
         model: a published transformer's name, or a folder with its config.json.
-        size: one of its sizes (``1024``, ``480p``); the largest one if left out.
+        size: one of its sizes (``1024``, ``480p``), or pixels; the largest one if left out.
         batch: prompts that a cfg group computes at a time.
     """
     name, described = find(model)
-    size = size or list(described.sizes)[-1]
-    if size not in described.sizes:
-        raise UserError(f"size '{size}' is not known for {name}; choose one of {', '.join(described.sizes)}.")
+    size, of_latent = latent(described, size)
     ops = StagedOps()
-    kinds, shape = forward(device, options, described, described.sizes[size], batch, ops)
+    kinds, shape = forward(device, options, described, of_latent, batch, ops)
     report = {"model": name, "size": size, "batch": batch, "shape": shape}
     report["blocks"] = [entry(kind, count, ops.of[kind].rows) for kind, count in kinds.items()]
     report["around"] = entry(AROUND, 1, ops.of[AROUND].rows)

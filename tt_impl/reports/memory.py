@@ -20,7 +20,6 @@ PROGRAM = "tt_impl.pipelines.memory:program"
 NEEDS = "tt_impl.pipelines.memory:needs"
 _FULL = ("Out of Memory", "Not enough space", "beyond max L1 size", "clash with L1 buffers")
 """What ttnn says when DRAM or L1 is full: an allocation that fails, or circular buffers that grow too far."""
-_SIZES = 3
 PASSES = 3
 """Of a video's decoder, which holds as much in all passes as soon as its causal caches are full."""
 
@@ -33,18 +32,6 @@ def find_published(name: str) -> Published:
             return found
     transformers = [full for full, (spec, _) in known.items() if spec.kind == "transformer"]
     raise UserError(f"model '{name}' does not exist in TTNN; choose one of {', '.join(transformers)}.")
-
-
-def latent(model: Published, size: str | None) -> tuple[int, ...]:
-    """Find the latent size by its name (the last one that is published if None) or as ``FRAMESxHEIGHTxWIDTH``."""
-    if size is None and model.sizes:
-        return list(model.sizes.values())[-1]
-    if size in model.sizes:
-        return model.sizes[size]
-    numbers = (size or "").split("x")
-    if 2 <= len(numbers) <= _SIZES and all(n.isdigit() and int(n) for n in numbers):
-        return tuple(map(int, numbers))
-    raise UserError(f"size '{size}' does not exist; choose one of {', '.join(model.sizes)}, or a latent such as 64x64.")
 
 
 def plan(

@@ -11,7 +11,7 @@ from refsim.base.errors import RankFailure, UserError
 from refsim.base.options import RunOptions
 from refsim.files import output
 from refsim.files.tables import as_markdown
-from refsim.models.registry import get_published, spec_of
+from refsim.models.registry import get_published, latent, spec_of
 from tt_impl.reports import memory
 from tt_impl.reports.residency import Model, residency
 from tt_impl.run.launch import Worker
@@ -82,7 +82,7 @@ def measured(system: tuple[str, str, str, str], worker: Worker) -> Row:
     (_, model), options = get_published(name), RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock")
     found: dict[str, Row] = {}
     stages = []
-    for stage in memory.stages(model, memory.latent(model, size), options):
+    for stage in memory.stages(model, latent(model, size)[1], options):
         key = f"{stage.model.name} {stage.shapes}"
         if key not in found:
             found[key] = _stage(stage, options, worker)

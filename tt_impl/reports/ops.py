@@ -111,7 +111,7 @@ def count(
 
     Args:
         options: the mesh, the factors and a ttnn backend.
-        size: one of the model's sizes; the largest one if left out.
+        size: one of the model's sizes, or pixels; the largest one if left out.
         batch: prompts that a cfg group computes at a time.
         run: ``tt_impl.run.launch.execute``, or that of a warm ``Worker``.
 

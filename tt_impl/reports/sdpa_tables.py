@@ -11,7 +11,7 @@ from refsim.base.errors import RefsimError, UserError
 from refsim.base.options import RunOptions
 from refsim.files import output
 from refsim.files.tables import as_markdown
-from refsim.models.registry import get_published, spec_of
+from refsim.models.registry import get_published, latent, spec_of
 from tt_impl.reports import memory
 from tt_impl.run.launch import Worker
 
@@ -77,7 +77,7 @@ def streams(name: str, size: str, options: RunOptions, worker: Worker) -> tuple[
     spec = spec_of(model)
     one = dict.fromkeys(spec.block_counts(model.config), 1)
     small = model.but(config=spec.with_block_counts(model.config, one))
-    shapes = memory.input_shapes(small, memory.latent(model, size), options)
+    shapes = memory.input_shapes(small, latent(model, size)[1], options)
     ops = memory.plan(small, options, shapes, run=worker.execute).ops
     inputs = next(op["inputs"] for op in ops if op["op"] == RING)
     return inputs[0], inputs[3] if len(inputs) == _WITH_PROMPT else None

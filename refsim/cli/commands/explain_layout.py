@@ -19,8 +19,8 @@ GROUPS = ("cfg", "sp", "tp", "ring", "ulysses")
 
 
 @dataclass
-class Held:
-    """What a device holds: its index in every group; of a model the first row and head, and those after the last."""
+class DeviceShare:
+    """What a device has: its index in every group; of a model the first row and head, and those after the last."""
 
     rank: int
     coord: tuple[int, ...]
@@ -31,6 +31,12 @@ class Held:
     ulysses: int
     token_rows: Sometimes[list[int]] = None
     heads: Sometimes[list[int]] = None
+
+    @property
+    def ranges(self) -> list[str]:
+        """Return the device's rows and heads in words, where they are known."""
+        named = (("rows", self.token_rows), ("heads", self.heads))
+        return [f"{name} {ends[0]}..{ends[1] - 1}" for name, ends in named if ends is not None]
 
 
 @dataclass
@@ -48,7 +54,7 @@ class Layout(Document):
     shape: tuple[int, ...]
     parallel: str
     attention: str
-    devices: list[Held]
+    devices: list[DeviceShare]
     groups: list[dict[str, Any]]
     ring: list[dict[str, Any]]
     model: Sometimes[str] = None
@@ -69,7 +75,7 @@ def layout(options: RunOptions, model: Published | None = None, size: tuple[int,
     mesh, config = options.mesh, options.parallel
     by_rank = [parallel_groups(mesh, config, rank) for rank in range(mesh.num_devices)]
     devices = [
-        Held(rank, mesh.coord(rank), **{name: groups[name].index for name in GROUPS})
+        DeviceShare(rank, mesh.coord(rank), **{name: groups[name].index for name in GROUPS})
         for rank, groups in enumerate(by_rank)
     ]
     ring = _visits(by_rank[0]["ring"], by_rank) if config.ring > 1 else []
@@ -80,7 +86,7 @@ def layout(options: RunOptions, model: Published | None = None, size: tuple[int,
 
 
 def _distinct(by_rank: list[dict[str, Group]]) -> list[dict[str, Any]]:
-    """Every group of two or more once, by name and ranks."""
+    """Return every group of two or more once, by name and ranks."""
     seen: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
     for groups in by_rank:
         for name in GROUPS:
@@ -97,7 +103,7 @@ def _distinct(by_rank: list[dict[str, Group]]) -> list[dict[str, Any]]:
 
 
 def _visits(ring: Group, by_rank: list[dict[str, Group]]) -> list[dict[str, Any]]:
-    """Of the first ring: which member's keys each member attends to at each step, and who sends to it."""
+    """Return whose keys each member of the first ring attends to at each step, and who sends to it."""
     found = []
     for index, rank in enumerate(ring.ranks):
         group = by_rank[rank]["ring"]
@@ -113,7 +119,7 @@ def _visits(ring: Group, by_rank: list[dict[str, Group]]) -> list[dict[str, Any]
 
 
 def _sources(group: Group, arriving: list[Stream], step: int) -> list[int]:
-    """Ranks that send what is attended at a step; none at step 0, which has the member's own keys."""
+    """Return the ranks that send what is attended at a step; none at step 0, which has the member's own keys."""
     return [group.ranks[s.source] for s in arriving] if step else []
 
 
@@ -138,7 +144,7 @@ def _add_model(found: Layout, options: RunOptions, model: Published, size: tuple
 
 
 def _buffers(options: RunOptions, ops: list[Any]) -> list[dict[str, Any]]:
-    """The persistent buffers of ring attention on one device: name, slots and bytes of each."""
+    """Return the persistent buffers of ring attention on one device: name, slots and bytes of each."""
     moved = next((op for op in ops if op.kind == "collective" and op.name == "ring_attention" and op.size > 1), None)
     if moved is None:
         return []
@@ -150,12 +156,12 @@ def _buffers(options: RunOptions, ops: list[Any]) -> list[dict[str, Any]]:
 
 
 def _per_step(op: Any) -> int:
-    """Bytes that one device sends in one step of a collective: all that it brings, or one member's part of it."""
+    """Return the bytes that one device sends in one step of a collective: all that it brings, or one member's part."""
     return op.bytes // op.size if op.name in ("reduce_scatter", "all_to_all", "all_reduce") else op.bytes
 
 
 def _collectives(ops: list[Any]) -> list[dict[str, Any]]:
-    """The collectives of one forward, equal ones counted together, the most bytes first."""
+    """Return the collectives of one forward, equal ones counted together, the most bytes first."""
     counted: dict[tuple[Any, ...], dict[str, Any]] = {}
     for op in ops:
         if op.kind == "collective" and op.size > 1:

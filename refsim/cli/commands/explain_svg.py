@@ -6,7 +6,7 @@ import itertools
 from html import escape
 from typing import Any
 
-from refsim.cli.commands.explain_layout import Held, Layout
+from refsim.cli.commands.explain_layout import DeviceShare, Layout
 
 CELL, GAP, TOP = (150, 84), (46, 46), 56
 COLOURS = ("#dbe9ff", "#ffe6cc", "#dff5dd", "#f3dcf5")
@@ -14,7 +14,7 @@ INK, RING = "#1f2933", "#c0392b"
 
 
 def svg(found: Layout) -> str:
-    """The SVG document of what :func:`refsim.cli.commands.explain_layout.layout` gives."""
+    """Return the SVG document of what :func:`refsim.cli.commands.explain_layout.layout` gives."""
     rows, columns = found.shape
     width = columns * (CELL[0] + GAP[0]) + GAP[0]
     height = TOP + rows * (CELL[1] + GAP[1]) + GAP[1]
@@ -42,13 +42,10 @@ def _corner(coord: tuple[int, ...]) -> tuple[int, int]:
     return GAP[0] + coord[1] * (CELL[0] + GAP[0]), TOP + GAP[1] // 2 + coord[0] * (CELL[1] + GAP[1])
 
 
-def _device(device: Held) -> str:
+def _device(device: DeviceShare) -> str:
     x, y = _corner(device.coord)
     lines = [f"rank {device.rank}  ({device.coord[0]}, {device.coord[1]})"]
-    lines.append(f"cfg {device.cfg}  sp {device.sp}  tp {device.tp}")
-    for held, label in ((device.token_rows, "rows"), (device.heads, "heads")):
-        if held is not None:
-            lines.append(f"{label} {held[0]}..{held[1] - 1}")
+    lines += [f"cfg {device.cfg}  sp {device.sp}  tp {device.tp}", *device.ranges]
     text = "".join(
         f'<text x="{x + 10}" y="{y + 20 + 18 * i}" fill="{INK}">{escape(line)}</text>' for i, line in enumerate(lines)
     )
@@ -57,8 +54,9 @@ def _device(device: Held) -> str:
 
 
 def _arrows(group: dict[str, Any], places: dict[int, tuple[int, ...]]) -> list[str]:
-    """One arrow per hop; a Ring closes with a curve around, a Line has arrows both ways."""
-    ranks, found = group["ranks"], []
+    """Return an arrow per hop; a Ring closes with a curve around, a Line has arrows both ways."""
+    ranks = group["ranks"]
+    found = []
     for a, b in itertools.pairwise(ranks):
         found.append(_arrow(places[a], places[b]))
         if group["topology"] == "Linear":
@@ -78,7 +76,7 @@ def _middle(coord: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _arrow(a: tuple[int, ...], b: tuple[int, ...]) -> str:
-    """From border to border, a little aside, so that both directions are seen."""
+    """Return an arrow from border to border, a little aside, so that both directions are seen."""
     (x0, y0), (x1, y1) = _middle(a), _middle(b)
     if a[0] == b[0]:
         sign = 1 if x1 > x0 else -1

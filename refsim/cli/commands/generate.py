@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from refsim.cli.choices import DTYPE_OFFERED, MESH, MESHES_OFFERED, VARIANT
+from refsim.cli import options as opt
+from refsim.cli.answer import exit_code, say
+from refsim.files import output
 from refsim.files.keys import Document, Key, Measured
-
-if TYPE_CHECKING:
-    from refsim.base.options import RunOptions
 
 
 @dataclass
@@ -45,53 +43,64 @@ class Text(Document):
 
 
 def generate(
+    context: typer.Context,
     target_dir: Annotated[Path, typer.Argument(help="transformers folder of a Qwen3 mixture of experts.")],
-    prompt: Annotated[str, typer.Option(help="The text to go on from.")],
-    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)] = "n150",
-    parallel: Annotated[str, typer.Option(help="tp of all devices, such as tp4.")] = "sp1",
-    draft: Annotated[Path | None, typer.Option(help="Folder of its DFlash drafter; none: the target alone.")] = None,
+    prompt: Annotated[str, opt.weights_option(help="The text to go on from.")],
+    mesh: opt.Mesh = "n150",
+    parallel: Annotated[str, opt.scheme_option(help="tp of all devices, such as tp4.")] = "sp1",
+    dtype: opt.Dtype = "fp32",
+    draft: Annotated[
+        Path | None, opt.weights_option(help="Folder of its DFlash drafter; none: the target alone.")
+    ] = None,
+    variant: opt.Variant = None,
+    chat: Annotated[bool, opt.weights_option("--chat", help="Put the prompt in the folder's chat template.")] = False,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens to give.")] = 128,
     cache: Annotated[
         str, typer.Option(help="What the drafter's cache keeps: context, noise or none; paged: pages for the target's.")
     ] = "context",
-    dtype: Annotated[str, typer.Option(help="Storage: fp32 or bf16.", autocompletion=DTYPE_OFFERED)] = "fp32",
-    variant: Annotated[str | None, typer.Option(help=VARIANT)] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt in the folder's chat template.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Decode with the target alone too, and compare.")] = False,
+    timeout_s: opt.Timeout = 300.0,
+    check: Annotated[bool, opt.check_option("--check", help="Decode with the target alone too, and compare.")] = False,
     check_against: Annotated[
-        str | None, typer.Option(help="transformers: judge the text by its own generate, which gives it once more.")
+        str | None,
+        opt.check_option(help="transformers: judge the text by its own generate, which gives it once more."),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Generate text with a decoder on a mesh, greedily, speculatively with a drafter; every device is a process."""
-    from refsim.base.options import RunOptions
     from refsim.cli.progress import StepProgress
-    from refsim.files import output
     from refsim.models.registry import look_at
     from refsim.runtime import launch
 
     target = look_at(target_dir, variant, "causal_lm")
     drafter = None if draft is None else look_at(draft, variant, "drafter", part=True)
-    options = RunOptions.of(mesh=mesh, parallel=parallel, dtype=dtype, variant=variant, timeout_s=timeout)
-    against = None if check_against is None else _library_layout(check_against, options, mesh, parallel)
+    options = opt.run_options(context)
+    against = None
+    if check_against is not None:
+        from parity.user.user_checkpoint import library_layout
+
+        against = library_layout(check_against, options, mesh, parallel, decoding=True)
     launch.warm_up()
     from refsim.api.text import TextRequest, Tokenizer, generate_text
 
     tokenizer = Tokenizer(target_dir)
     ids = tokenizer.ids(prompt, chat=chat)
     request = TextRequest(drafter, cache, max_new_tokens, tokenizer.stop)
-    title, then = f"{target_dir.name} on {options.mesh}, {parallel}", "check with the target alone" if check else ""
+    title = f"{target_dir.name} on {options.mesh}, {parallel}"
+    then = "check with the target alone" if check else ""
     with StepProgress(title, then=then, quiet=as_json) as progress:
         found = generate_text(target, [ids], request, options=options, check=check, progress=progress)
     if found is None:
         return
     (text,) = found.texts
-    judged = None if against is None else _judge(target_dir, ids, text, request, against, options)
+    judged = None
+    if against is not None:
+        from parity.user.user_text import judge_text
+
+        judged = judge_text(target_dir, ids, text, request, against, options)
     summary = Text(
         mesh=options.mesh.name,
         parallel=parallel,
-        dtype=dtype,
+        dtype=options.dtype,
         cache=cache if draft else None,
         block=found.block,
         prompt_tokens=len(ids),
@@ -112,43 +121,25 @@ def generate(
         typer.echo(output.document(summary))
     else:
         _print(summary, draft)
-    if judged is not None and not as_json:
-        typer.echo(judged.text(tokenizer.text), err=True)
-    for hazard in found.hazards:
-        sys.stderr.write(f"refsim: {hazard}\n")
-    passed = found.same_as_target is not False and (judged is None or judged.passed)
-    if found.hazards or not found.replicas_equal or not passed:
-        raise typer.Exit(1)
-
-
-def _library_layout(name: str, options: RunOptions, mesh: str, parallel: str) -> Any:
-    """Return what a text is to be judged as; ``UserError`` if that cannot be done here."""
-    from parity.user.user_checkpoint import library_layout
-
-    return library_layout(name, options, mesh, parallel, decoding=True)
-
-
-def _judge(*given: Any) -> Any:
-    from parity.user.user_text import judge_text
-
-    return judge_text(*given)
+        if judged is not None:
+            say(judged.text(tokenizer.text))
+    passed = found.replicas_equal and found.same_as_target is not False and (judged is None or judged.passed)
+    raise typer.Exit(exit_code(found.hazards, passed=passed))
 
 
 def _print(summary: Text, draft: Path | None) -> None:
     typer.echo(summary.text)
-    given = 0
-    if draft:
-        for number, step in enumerate(summary.steps, 1):
-            given += step.accepted
-            average = f"acc={step.accepted}/{summary.block} avg={given / number:.1f}"
-            sys.stderr.write(f"step {number}: {average} {step.seconds:.2f} s gen={given}\n")
+    total = 0
+    for number, step in enumerate(summary.steps if draft else (), 1):
+        total += step.accepted
+        average = f"acc={step.accepted}/{summary.block} avg={total / number:.1f}"
+        say(f"step {number}: {average} {step.seconds:.2f} s gen={total}")
     count, seconds = len(summary.tokens), summary.seconds["decode"]
     passes = len(summary.steps) + bool(draft)  # the first token is the prompt's own pass
     same = {None: "", True: ", the target alone says the same", False: ", THE TARGET ALONE SAYS SOMETHING ELSE"}
     agree = "all ranks agree" if summary.replicas_equal else "RANKS DISAGREE"
     average = f", {summary.mean_accepted:.2f} tokens a step" if draft else ""
-    typer.echo(
+    say(
         f"{count} tokens in {passes} passes of the target{average}, {seconds:.2f} s "
-        f"({agree}, smallest margin {summary.smallest_margin:.2g}{same[summary.same_as_target]})",
-        err=True,
+        f"({agree}, smallest margin {summary.smallest_margin:.2g}{same[summary.same_as_target]})"
     )

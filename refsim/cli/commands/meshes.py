@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
 from refsim.base.mesh import MeshSpec
+from refsim.base.mesh import meshes as find_meshes
+from refsim.cli import options as opt
+from refsim.cli.answer import say
+from refsim.files import output
 from refsim.files.keys import Document
 
 
@@ -45,14 +48,11 @@ class Meshes(Document):
     meshes: list[Mesh]
 
 
-def meshes(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
+def meshes(as_json: opt.AsJson = False) -> None:
     """Show the named meshes: architecture, shape, links, wrap-around and topology per axis."""
-    from refsim.base.mesh import meshes as find_meshes
-    from refsim.files import output
-
     known = find_meshes()
     for problem in known.problems:
-        typer.echo(f"note: {problem}.", err=True)
+        say(f"note: {problem}.")
     found = Meshes([Mesh.of(m) for m in known.all])
     if as_json:
         typer.echo(output.document(found))

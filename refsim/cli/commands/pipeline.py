@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,13 +22,23 @@ from refsim.api.images import (
     write_pictures,
 )
 from refsim.base.options import RunOptions
-from refsim.cli.commands.wanted import Wanted
+from refsim.cli.answer import exit_code
 from refsim.cli.progress import StepProgress
 from refsim.files import output
 from refsim.files.keys import Beside, Document, Key
-from refsim.files.output import check_folder
 from refsim.models.registry import FoundPipeline
 from refsim.pipelines.request import PipelineRequest
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a command asks of a pipeline: a folder of pictures, prompts one by one, which checks, a summary in JSON."""
+
+    out: Path
+    interactive: bool
+    check: bool
+    against: Any  # parity.cases.Layout, or None
+    as_json: bool
 
 
 @dataclass
@@ -58,7 +69,7 @@ class Pictures(Document):
 
 def run_pipeline(found: FoundPipeline, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
     """Run once, or (``interactive``) for every line of stdin until ``q``; the exit code: 1 if something disagreed."""
-    check_folder(wanted.out, "--out", found.root)
+    output.check_folder(wanted.out, "--out", found.root)
     check_writer(found)
     if not wanted.interactive:
         return _once(found, request, options, wanted)
@@ -117,10 +128,8 @@ def _once(pipeline: FoundPipeline, request: PipelineRequest, options: RunOptions
     typer.echo(output.document(summary) if wanted.as_json else _text(summary, found))
     if by_library is not None and not wanted.as_json:
         typer.echo(by_library.text())
-    for hazard in found.hazards:
-        sys.stderr.write(f"refsim: {hazard}\n")
     checked = all(one.passed for one in (judged, by_library) if one is not None)
-    return int(bool(found.hazards or not found.replicas_equal or not checked))
+    return exit_code(found.hazards, passed=found.replicas_equal and checked)
 
 
 def _run_ttnn(arguments: dict[str, Any], options: RunOptions, progress: Progress | None) -> Ran:
@@ -135,18 +144,16 @@ def _run_ttnn(arguments: dict[str, Any], options: RunOptions, progress: Progress
         "operations": len(outcome.ops),
         "collectives": len(outcome.collectives),
     }
-    held = Counter()
+    sent: Counter[str] = Counter()
     for collective in outcome.collectives:
-        held[f"{collective['collective']}@axis{collective['axis']}"] += collective["bytes"]
-    return Ran(outcome.tensors, report, time.monotonic() - started, bytes_by_collective=dict(held))
+        sent[f"{collective['collective']}@axis{collective['axis']}"] += collective["bytes"]
+    return Ran(outcome.tensors, report, time.monotonic() - started, bytes_by_collective=dict(sent))
 
 
 def _text(summary: Pictures, found: Generated) -> str:
     height, width = summary.size
     stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in summary.seconds.items())
-    same = "all ranks agree; " if found.replicas_equal else "RANKS DISAGREE; "
-    if summary.backend != "cpu":
-        same = ""
+    same = "" if summary.backend != "cpu" else "all ranks agree; " if found.replicas_equal else "RANKS DISAGREE; "
     lines = [f"{summary.pictures} picture(s) of {height}x{width} -> {summary.files[0]}  ({same}{stages})"]
     lines += [f"{name}: {note}" for name, note in found.notes.items() if isinstance(note, str | int)]
     if "dram_left" in found.notes:

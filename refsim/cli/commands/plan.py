@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from refsim.base.config import ATTENTIONS
 from refsim.base.errors import UserError
-from refsim.cli.choices import CSV, FRAMES, HEIGHT, MESH, MESHES_OFFERED, SIZE, WIDTH, size_of
+from refsim.base.mesh import get_mesh
+from refsim.cli import options as opt
+from refsim.files import output, tables
 
 if TYPE_CHECKING:
     from refsim.timing.predict.plan import Candidate
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
-    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)],
-    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
-    height: Annotated[int | None, typer.Option(help=HEIGHT, min=1)] = None,
-    width: Annotated[int | None, typer.Option(help=WIDTH, min=1)] = None,
-    frames: Annotated[int | None, typer.Option(help=FRAMES, min=1)] = None,
-    today: Annotated[bool, typer.Option("--today", help="Only what tt_dit can be asked to run today.")] = False,
-    attention: Annotated[str, typer.Option(help="Only ring, ulysses or usp; or all.")] = "all",
-    topology: Annotated[str | None, typer.Option(help="Only Ring or only Linear.", show_default="both")] = None,
-    links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
-    calibration: Annotated[Path | None, typer.Option(help="What `refsim calibrate` wrote, of your own chips.")] = None,
-    top: Annotated[int, typer.Option(help="How many ranks to show.", min=1)] = 10,
-    csv: Annotated[Path | None, typer.Option(help=CSV)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    model: opt.PublishedModel,
+    mesh: opt.Mesh,
+    size: opt.Size = None,
+    height: opt.Height = None,
+    width: opt.Width = None,
+    frames: opt.Frames = None,
+    today: Annotated[bool, opt.scheme_option("--today", help="Only what tt_dit can be asked to run today.")] = False,
+    attention: Annotated[str, opt.scheme_option(help="Only ring, ulysses or usp; or all.")] = "all",
+    topology: Annotated[str | None, opt.scheme_option(help="Only Ring or only Linear.", show_default="both")] = None,
+    links: opt.Links = None,
+    calibration: opt.Calibration = None,
+    top: Annotated[int, opt.output_option(help="How many ranks to show.", min=1)] = 10,
+    csv: opt.Csv = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Rank every parallel configuration, topology and number of links by predicted time, and say what cannot run."""
-    from refsim.base.config import ATTENTIONS
-    from refsim.base.mesh import get_mesh
-    from refsim.files import output, tables
     from refsim.timing.cost.fitted import read_calibration
     from refsim.timing.predict.plan import Only, limits
     from refsim.timing.predict.plan import plan as make
@@ -44,22 +43,16 @@ def plan(
         raise UserError(f"--topology is Ring, Linear or left out (both), not '{topology}'.")
     if attention not in ("all", *ATTENTIONS):
         raise UserError(f"--attention is all or one of {', '.join(ATTENTIONS)}, not '{attention}'.")
-
-    def progress(text: str) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[Kreading {text}")
-            sys.stderr.flush()
-
     tables.check_csv(csv)
     on = get_mesh(mesh)
     only = Only(None if attention == "all" else attention, topology, links, today)
-    own = read_calibration(calibration) if calibration else None
-    found = make(model, on, size=size_of(size, height, width, frames), only=only, calibration=own, progress=progress)
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
-    runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
+    fitted = read_calibration(calibration) if calibration else None
+    latent = opt.size_of(size, height, width, frames)
+    found = make(model, on, size=latent, only=only, calibration=fitted, progress=_progress)
+    _progress()
     if not found:
         raise UserError(f"no configuration lies on {mesh}.")
+    runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
     document = Plan.of(runs, refused, limits(on), top)
     tables.write_csv(document.plans, csv)
     if as_json:
@@ -67,6 +60,13 @@ def plan(
         return
     _print_runs(runs, top)
     _print_refused(refused, limits(on), nothing_runs=not runs)
+
+
+def _progress(configuration: str = "") -> None:
+    """Say on a terminal which configuration is read, in place of the one before; none: wipe the line."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{'reading ' if configuration else ''}{configuration}")
+        sys.stderr.flush()
 
 
 def _print_runs(runs: list[Candidate], top: int) -> None:

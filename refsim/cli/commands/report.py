@@ -2,69 +2,63 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from refsim.cli.answer import say
+from refsim.files.output import check_folder
+
 report = typer.Typer(no_args_is_help=True)
+Tables = Annotated[Path, typer.Option("--out", help="Folder for the tables and plots.")]
+Match = Annotated[str, typer.Option("-k", help="Only systems whose name has all these words.")]
 
 
 @report.callback()
 def _report() -> None:
-    """Write reports of predictions, of ttnn's allocator and of the results of other commands."""
+    """Write predictions (perf, ranking), what ttnn's allocator says (memory, sdpa), or all results as a page (html)."""
 
 
 @report.command()
 def perf(
-    out: Annotated[Path, typer.Option(help="Folder for the tables and plots.")] = Path("reports/perf"),
+    out: Tables = Path("reports/perf"),
     ttnn_memory: Annotated[Path, typer.Option(help="Folder of what `refsim memory --json` printed.")] = Path(
         "reports/ttnn_memory"
     ),
 ) -> None:
     """Write tables and plots: expected, desired and published time per system, model and configuration."""
-    from refsim.files.output import check_folder
     from refsim.timing.report.report import write
 
     check_folder(out, "--out")
-    write(out, ttnn_memory, progress=lambda text: typer.echo(text, err=True))
+    write(out, ttnn_memory, progress=say)
 
 
 @report.command()
-def ranking(out: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("reports/perf")) -> None:
+def ranking(out: Tables = Path("reports/perf")) -> None:
     """Write whether published pipelines and wirings are predicted in the right order, and how far apart."""
-    from refsim.files.output import check_folder
     from refsim.timing.report.report import write_ranking
 
     check_folder(out, "--out")
-    write_ranking(out, progress=lambda text: typer.echo(text, err=True))
+    write_ranking(out, progress=say)
 
 
 @report.command()
-def memory(
-    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("reports/memory"),
-    match: Annotated[str, typer.Option("-k", help="Only systems whose name has all these words.")] = "",
-) -> None:
+def memory(out: Tables = Path("reports/memory"), match: Match = "") -> None:
     """Allocate the published systems, pipelines whole, on mock meshes: DRAM, L1, what to swap, what does not fit."""
-    from refsim.files.output import check_folder
     from tt_impl.reports.memory_tables import write
 
     check_folder(out, "--out")
-    write(out, match=match, progress=lambda text: typer.echo(text, err=True))
+    write(out, match=match, progress=say)
 
 
 @report.command()
-def sdpa(
-    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("reports/memory"),
-    match: Annotated[str, typer.Option("-k", help="Only systems whose name has all these words.")] = "",
-) -> None:
+def sdpa(out: Tables = Path("reports/memory"), match: Match = "") -> None:
     """Try chunk sizes of ring attention on mock meshes: which fit a core's L1, which ttnn refuses."""
-    from refsim.files.output import check_folder
     from tt_impl.reports.sdpa_tables import write
 
     check_folder(out, "--out")
-    write(out, match=match, progress=lambda text: typer.echo(text, err=True))
+    write(out, match=match, progress=say)
 
 
 @report.command()
@@ -83,8 +77,6 @@ def html(
 ) -> None:
     """Write one page that opens from a file: parity, faults, predictions, memory, speed, trends, a ring's timeline."""
     from parity.report.page.write import write
-    from refsim.files.output import check_folder
 
     check_folder(out, "--out")
-    tell = partial(typer.echo, err=True)
-    typer.echo(write(out, results, history=db, only_records=only_records, progress=tell))
+    typer.echo(write(out, results, history=db, only_records=only_records, progress=say))

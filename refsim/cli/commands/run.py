@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from refsim.base.errors import UserError
-from refsim.cli.choices import ATTENTION_OFFERED, MESH, MESHES_OFFERED, RING_ORDER_OFFERED, TRACE, VARIANT
-from refsim.cli.commands.wanted import Wanted, refuse_of_a_pipeline
+from refsim.cli import options as opt
+from refsim.cli.answer import exit_code
+from refsim.files import output
 from refsim.files.keys import Document, Key
 
 if TYPE_CHECKING:
     from refsim.base.options import RunOptions
     from refsim.files.folder import Found
+    from refsim.pipelines.request import PipelineRequest
+
+_OF_A_PIPELINE = ("negative_prompt", "steps", "guidance_2", "height", "width", "frames", "max_text", "seed", "check")
+"""Options that mean nothing to a single model."""
+pipeline_option = partial(typer.Option, rich_help_panel="Pipelines")
 
 
 def run(
@@ -26,123 +32,100 @@ def run(
     checkpoint_dir: Annotated[
         Path, typer.Argument(help="Folder saved by diffusers: one model, or a whole pipeline; or one file of SD3.5.")
     ],
-    mesh: Annotated[str, typer.Option(help=f"{MESH} Or a file such as my_mesh.json.", autocompletion=MESHES_OFFERED)],
-    out: Annotated[Path, typer.Option(help="Model: safetensors for `sample` (and `guided`). Pipeline: a folder.")],
-    inputs: Annotated[
-        Path | None, typer.Option(help="Model: safetensors with the diffusers forward arguments.")
-    ] = None,
-    parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")] = "sp1",
-    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.", autocompletion=ATTENTION_OFFERED)] = "ring",
-    ring: Annotated[int | None, typer.Option("--ring", "--ring-degree", help="Ring factor of usp.")] = None,
-    ulysses: Annotated[int | None, typer.Option("--ulysses", "--ulysses-degree", help="Ulysses factor of usp.")] = None,
-    guidance: Annotated[
-        float | None, typer.Option(help="Model: also write guided = uncond + S (cond - uncond). Pipeline: the scale.")
-    ] = None,
+    mesh: opt.Mesh,
+    out: Annotated[Path, opt.output_option(help="Model: safetensors for `sample` (and `guided`). Pipeline: a folder.")],
+    parallel: opt.Parallel = "sp1",
+    attention: opt.Attention = "ring",
+    ring: opt.Ring = None,
+    ulysses: opt.Ulysses = None,
+    ring_order: opt.RingOrder = "step",
+    prompt_layout: Annotated[str, opt.scheme_option(help="Prompt tokens over sp: replicated or split.")] = "replicated",
+    pad_heads: Annotated[bool, opt.scheme_option(help="Pad heads that do not split evenly, or refuse them.")] = True,
+    vae_parallel: Annotated[
+        str, opt.scheme_option(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")
+    ] = "spatial",
     dtype: Annotated[
-        str | None, typer.Option(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn backends")
+        str | None, opt.precision_option(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn backends")
     ] = None,
-    weights_dtype: Annotated[
-        str, typer.Option(help="Matrices of linear layers on a ttnn backend: bf16 or bfp8_b.")
-    ] = "bf16",
-    prompt_layout: Annotated[str, typer.Option(help="Prompt tokens over sp: replicated or split.")] = "replicated",
-    ring_order: Annotated[
-        str, typer.Option(help="Overlap: gather, step or block.", autocompletion=RING_ORDER_OFFERED)
-    ] = "step",
-    variant: Annotated[str | None, typer.Option(help=VARIANT)] = None,
-    lora: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="LoRA to merge: FILE[:SCALE], of a second expert transformer_2=FILE[:SCALE]; may be repeated."
-        ),
-    ] = None,
-    pad_heads: Annotated[bool, typer.Option(help="Pad heads that do not split evenly, or refuse them.")] = True,
+    weights_dtype: opt.WeightsDtype = "bf16",
     math: Annotated[
         str,
-        typer.Option(
+        opt.precision_option(
             help="Blocks of attention on cpu: storage (torch's kernel in its dtype), reference (one precision above) "
             "or gemm (matrix products in its dtype, softmax in fp32: rounds more, in bf16 faster on some processors)."
         ),
     ] = "storage",
     q_chunk_size: Annotated[
         int | None,
-        typer.Option(help="Query rows per attention chunk on cpu.", show_default="2048; reference math: 256"),
+        opt.precision_option(help="Query rows per attention chunk on cpu.", show_default="2048; reference math: 256"),
     ] = None,
     k_chunk_size: Annotated[
-        int | None, typer.Option(help="Key rows per attention chunk on cpu.", show_default="2048; reference math: 512")
+        int | None,
+        opt.precision_option(help="Key rows per attention chunk on cpu.", show_default="2048; reference math: 512"),
     ] = None,
-    vae_parallel: Annotated[
-        str, typer.Option(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")
-    ] = "spatial",
+    inputs: Annotated[
+        Path | None, opt.weights_option(help="Model: safetensors with the diffusers forward arguments.")
+    ] = None,
+    variant: opt.Variant = None,
+    lora: Annotated[
+        list[str] | None,
+        opt.weights_option(
+            help="LoRA to merge: FILE[:SCALE], of a second expert transformer_2=FILE[:SCALE]; may be repeated."
+        ),
+    ] = None,
+    guidance: Annotated[
+        float | None,
+        opt.weights_option(help="Model: also write guided = uncond + S (cond - uncond). Pipeline: the scale."),
+    ] = None,
     backend: Annotated[str, typer.Option(help="What computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")] = "cpu",
     transport: Annotated[
         str, typer.Option(help="Between ranks on cpu: gloo (sockets), shared (each other's memory) or auto.")
     ] = "auto",
-    timeout: Annotated[float, typer.Option(help="Longest wait for a peer, in seconds.")] = 300.0,
-    trace: Annotated[Path | None, typer.Option(help=f"Model: {TRACE}")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    prompt: Annotated[str | None, typer.Option(help="Pipeline: what to show.")] = None,
-    negative_prompt: Annotated[str, typer.Option(help="Pipeline: what not to show.")] = "",
-    steps: Annotated[int, typer.Option(help="Pipeline: denoising steps.")] = 50,
-    guidance_2: Annotated[float | None, typer.Option("--guidance-2", help="Pipeline: of the second expert.")] = None,
-    height: Annotated[int | None, typer.Option(help="Pipeline: pixels.")] = None,
-    width: Annotated[int | None, typer.Option(help="Pipeline: pixels.")] = None,
-    frames: Annotated[int | None, typer.Option(help="Pipeline: of a video.")] = None,
-    max_text: Annotated[int | None, typer.Option(help="Pipeline: tokens the prompt is padded or cut to.")] = None,
-    seed: Annotated[int, typer.Option(help="Pipeline: of the noise it starts from.")] = 0,
-    check: Annotated[bool, typer.Option("--check", help="Pipeline: compare every step with one process.")] = False,
+    timeout_s: opt.Timeout = 300.0,
+    prompt: Annotated[str | None, pipeline_option(help="What to show.")] = None,
+    negative_prompt: Annotated[str, pipeline_option(help="What not to show.")] = "",
+    steps: Annotated[int, pipeline_option(help="Denoising steps.")] = 50,
+    guidance_2: Annotated[float | None, pipeline_option("--guidance-2", help="Scale of the second expert.")] = None,
+    height: Annotated[int | None, pipeline_option(help="Pixels.")] = None,
+    width: Annotated[int | None, pipeline_option(help="Pixels.")] = None,
+    frames: Annotated[int | None, pipeline_option(help="Of a video.")] = None,
+    max_text: Annotated[int | None, pipeline_option(help="Tokens the prompt is padded or cut to.")] = None,
+    seed: Annotated[int, pipeline_option(help="Of the noise it starts from.")] = 0,
+    interactive: Annotated[bool, pipeline_option("--interactive", help="Ask for prompts until q.")] = False,
+    check: Annotated[bool, opt.check_option("--check", help="Pipeline: compare every step with one process.")] = False,
     check_against: Annotated[
         str | None,
-        typer.Option(help="diffusers: judge the answer by the library's own class, which runs it once more."),
+        opt.check_option(help="diffusers: judge the answer by the library's own class, which runs it once more."),
     ] = None,
-    interactive: Annotated[bool, typer.Option("--interactive", help="Pipeline: ask for prompts until q.")] = False,
+    trace: opt.Trace = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Run one forward of a model on real inputs, or a pipeline from prompt to pictures; every device is a process."""
-    from refsim.base.options import RunOptions
     from refsim.pipelines.request import PipelineRequest
 
     found, whole = _look_at(checkpoint_dir, variant)
-    options = RunOptions.of(
-        mesh=mesh,
-        parallel=parallel,
-        attention=attention,
-        ring=ring,
-        ulysses=ulysses,
-        dtype=dtype,
-        weights_dtype=weights_dtype,
-        prompt_layout=prompt_layout,
-        ring_order=ring_order,
-        math=math,
-        pad_heads=pad_heads,
-        variant=variant,
-        lora=lora or [],
-        q_chunk_size=q_chunk_size,
-        k_chunk_size=k_chunk_size,
-        vae_parallel=vae_parallel,
-        backend=backend,
-        transport=transport,
-        timeout_s=timeout,
-        trace=trace is not None,
-    )
-    factors = {"attention": attention, "ring": ring, "ulysses": ulysses}
-    against = None if check_against is None else _library_layout(check_against, options, mesh, parallel, **factors)
+    options = opt.run_options(context, trace=trace is not None)
+    against = None
+    if check_against is not None:
+        from parity.user.user_checkpoint import library_layout
+
+        against = library_layout(
+            check_against, options, mesh, parallel, attention=attention, ring=ring, ulysses=ulysses
+        )
     if whole:
         if inputs is not None or trace is not None:
             raise UserError("a pipeline takes --prompt and writes pictures; leave out --inputs and --trace.")
         if prompt is None and not interactive:
             raise UserError(f"'{checkpoint_dir}' is a pipeline; give --prompt TEXT or --interactive.")
-        scale = {} if guidance is None else {"guidance": guidance}
-        sizes = {"height": height, "width": width, "frames": frames, "max_text": max_text}
-        request = PipelineRequest(
-            prompt or "", negative_prompt, steps=steps, guidance_2=guidance_2, seed=seed, **scale, **sizes
-        )
-        wanted = Wanted(out, interactive, check, against, as_json)
+        request = PipelineRequest(**{"prompt": ""} | opt.values_for(PipelineRequest, context))
+        wanted = {"out": out, "interactive": interactive, "check": check, "against": against, "as_json": as_json}
         _run_pipeline(found, request, options, wanted)
         return
     if prompt is not None or interactive:
         raise UserError(
             f"'{checkpoint_dir}' is one model and no pipeline (no model_index.json); give --inputs instead."
         )
-    refuse_of_a_pipeline(context, checkpoint_dir)
+    _refuse_options_of_a_pipeline(context, checkpoint_dir)
     if inputs is None:
         raise UserError(f"'{checkpoint_dir}' is one model; give --inputs FILE with the arguments of its forward.")
     _check_files(checkpoint_dir, inputs, out, trace, backend=options.backend)
@@ -172,20 +155,22 @@ def _look_at(folder: Path, variant: str | None) -> tuple[Any, bool]:
     return look_at(folder, variant), False
 
 
-def _library_layout(name: str, options: RunOptions, mesh: str, parallel: str, **factors: Any) -> Any:
-    """Return what a run is to be judged as by a library; ``UserError`` if that cannot be done here."""
-    from parity.user.user_checkpoint import library_layout
-
-    return library_layout(name, options, mesh, parallel, **factors)
+def _refuse_options_of_a_pipeline(context: typer.Context, model: Path) -> None:
+    """Raise ``UserError`` for an option that was given and that a single model has no use for."""
+    for name in _OF_A_PIPELINE:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            flag = "--" + name.replace("_", "-")
+            instead = "judge it with --check-against diffusers" if name == "check" else "leave it out"
+            raise UserError(f"{flag} is an option of pipelines, and '{model}' is one model; {instead}.")
 
 
 def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None, *, backend: str) -> None:
-    from refsim.files.output import check_target
     from refsim.files.trace_events import is_lines
 
-    check_target(out, "--out", inputs, checkpoint)
+    output.check_target(out, "--out", inputs, checkpoint)
     if trace is not None:
-        check_target(trace, "--trace", inputs, checkpoint)
+        output.check_target(trace, "--trace", inputs, checkpoint)
         if trace.resolve() == out.resolve():
             raise UserError(f"--trace and --out are both '{trace}'; give each a file of its own.")
         if backend != "cpu" and not is_lines(trace):
@@ -195,7 +180,8 @@ def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None, 
             )
 
 
-def _run_pipeline(found: Any, request: Any, options: RunOptions, wanted: Wanted) -> None:
+def _run_pipeline(found: Any, request: PipelineRequest, options: RunOptions, wanted: dict[str, Any]) -> None:
+    """Run a pipeline; ``wanted`` are the fields of :class:`refsim.cli.commands.pipeline.Wanted`."""
     from refsim.runtime import launch
 
     if options.backend == "cpu":
@@ -204,9 +190,9 @@ def _run_pipeline(found: Any, request: Any, options: RunOptions, wanted: Wanted)
         from tt_impl.api import check_options
 
         check_options(options)
-    from refsim.cli.commands.pipeline import run_pipeline
+    from refsim.cli.commands.pipeline import Wanted, run_pipeline
 
-    code = run_pipeline(found, request, options, wanted)
+    code = run_pipeline(found, request, options, Wanted(**wanted))
     if code:
         raise typer.Exit(code)
 
@@ -283,7 +269,6 @@ def _title(asked: _Asked, options: RunOptions) -> str:
 def _run_model(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
     """Run the forward on refsim's own ranks; exit code 1 where ranks disagree or a hazard was found."""
     from refsim.cli.progress import Spinner
-    from refsim.files import output
     from refsim.runtime import launch
 
     launch.warm_up()
@@ -325,16 +310,13 @@ def _run_model(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
             typer.echo(f"trace of {len(result.trace)} events -> {asked.trace}")
         if judged is not None:
             typer.echo(judged.text())
-    for hazard in summary.hazards:
-        sys.stderr.write(f"refsim: {hazard}\n")
-    if summary.hazards or not summary.replicas_equal or (judged is not None and not judged.passed):
-        raise typer.Exit(1)
+    passed = summary.replicas_equal and (judged is None or judged.passed)
+    raise typer.Exit(exit_code(summary.hazards, passed=passed))
 
 
 def _run_ttnn(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
     """Run the forward in TTNN, in a process of its own."""
     from refsim.cli.progress import Spinner
-    from refsim.files import output
     from tt_impl import api
 
     api.check_options(options)

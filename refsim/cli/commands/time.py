@@ -9,98 +9,107 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from refsim.base.errors import UserError
-from refsim.cli.choices import ATTENTION_OFFERED, CSV, FRAMES, HEIGHT, MESH, MESHES_OFFERED, SIZE, WIDTH, size_of
+from refsim.base.mesh import Topology
+from refsim.cli import options as opt
+from refsim.cli import renamed
+from refsim.cli.answer import say
 from refsim.cli.commands import time_ttnn
+from refsim.files import output, tables
 
 if TYPE_CHECKING:
     from refsim.timing.predict.estimate import Estimate
     from refsim.timing.read.reading import Reading
     from refsim.timing.report.documents import Time
 
-Weights = Literal["bf16", "bfp8", "bfp4"]
+WeightsDtype = Literal["bf16", "bfp8_b", "bfp4_b"]
 Fidelity = Literal["LoFi", "HiFi2", "HiFi3", "HiFi4"]
 Source = Literal["reference", "ttnn-mock"]
 
 
 def time(
-    model: Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")],
-    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)],
-    parallel: Annotated[str, typer.Option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")] = "sp1",
-    attention: Annotated[str, typer.Option(help="ring, ulysses or usp.", autocompletion=ATTENTION_OFFERED)] = "ring",
-    ring: Annotated[int | None, typer.Option(help="Ring factor of usp.")] = None,
-    ulysses: Annotated[int | None, typer.Option(help="Ulysses factor of usp.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps.", min=1, max=1000)] = None,
-    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
-    height: Annotated[int | None, typer.Option(help=HEIGHT, min=1)] = None,
-    width: Annotated[int | None, typer.Option(help=WIDTH, min=1)] = None,
-    frames: Annotated[int | None, typer.Option(help=FRAMES, min=1)] = None,
+    context: typer.Context,
+    model: opt.PublishedModel,
+    mesh: opt.Mesh,
+    parallel: opt.Parallel = "sp1",
+    attention: opt.Attention = "ring",
+    ring: opt.Ring = None,
+    ulysses: opt.Ulysses = None,
     fsdp: Annotated[
-        bool | None, typer.Option(help="Weights cut over sp too.", show_default="where they do not fit")
+        bool | None, opt.scheme_option(help="Weights cut over sp too.", show_default="where they do not fit")
     ] = None,
     topology: Annotated[
-        str | None, typer.Option(help="Linear: leave wrap-around links unused.", show_default="the mesh's")
+        str | None, opt.scheme_option(help="Linear: leave wrap-around links unused.", show_default="the mesh's")
     ] = None,
-    links: Annotated[int | None, typer.Option(help="At most so many links per hop.", min=1)] = None,
-    weights: Annotated[Weights, typer.Option(help="Dtype of the linears' weights; activations are bf16.")] = "bf16",
-    fidelity: Annotated[Fidelity, typer.Option(help="Of linears and attention on the matrix engines.")] = "HiFi2",
-    trace: Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here.")] = None,
-    chakra: Annotated[
-        Path | None, typer.Option(help="Write Chakra execution traces (MLCommons) into this folder, one a rank.")
-    ] = None,
-    ttnn_memory: Annotated[
-        Path | None, typer.Option(help="What `refsim memory --json` printed, to stand beside the account.")
-    ] = None,
-    calibration: Annotated[Path | None, typer.Option(help="What `refsim calibrate` wrote, of your own chips.")] = None,
+    links: opt.Links = None,
+    size: opt.Size = None,
+    height: opt.Height = None,
+    width: opt.Width = None,
+    frames: opt.Frames = None,
+    steps: Annotated[int | None, opt.size_option(help="Denoising steps.", min=1, max=1000)] = None,
+    weights_dtype: Annotated[
+        WeightsDtype, opt.precision_option(help="Matrices of linear layers; activations are bf16.")
+    ] = "bf16",
+    fidelity: Annotated[
+        Fidelity, opt.precision_option(help="Of linears and attention on the matrix engines.")
+    ] = "HiFi2",
+    calibration: opt.Calibration = None,
     source: Annotated[
         Source, typer.Option("--from", help="ttnn-mock: also price the model's own program in TTNN, as ttnn builds it.")
     ] = "reference",
-    layers: Annotated[
-        bool, typer.Option("--layers", help="Every op by layer: seconds, what bounds it, what would help.")
-    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Predict what does not fit the devices' memory, too.")] = False,
-    csv: Annotated[Path | None, typer.Option(help=CSV)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    layers: Annotated[
+        bool, opt.output_option("--layers", help="Every op by layer: seconds, what bounds it, what would help.")
+    ] = False,
+    ttnn_memory: Annotated[
+        Path | None, opt.output_option(help="What `refsim memory --json` printed, to stand beside the account.")
+    ] = None,
+    trace: Annotated[Path | None, opt.output_option(help="Write a trace for ui.perfetto.dev here.")] = None,
+    chakra: Annotated[
+        Path | None, opt.output_option(help="Write Chakra execution traces (MLCommons) into this folder, one a rank.")
+    ] = None,
+    csv: opt.Csv = None,
+    as_json: opt.AsJson = False,
+    old_weights: Annotated[Literal["bf16", "bfp8", "bfp4"] | None, typer.Option("--weights", hidden=True)] = None,
 ) -> None:
     """Predict seconds and memory of the denoising loop on a mesh, and what bounds them."""
     from refsim.cli.progress import PATIENCE_S, Spinner
-    from refsim.files import output, tables
 
+    weights = weights_dtype.removesuffix("_b")  # as the timing model calls its blocks of 16 numbers
+    if old_weights is not None:
+        renamed.note("`refsim time --weights`", "`refsim time --weights-dtype`")
+        weights = old_weights
     _check_targets(trace, chakra)
     tables.check_csv(csv)
     if source == "ttnn-mock":
-        given = {"--topology": topology, "--links": links, "--calibration": calibration, "--fsdp": fsdp}
-        time_ttnn.check(model, given | {"--weights": weights != "bf16", "--fidelity": fidelity != "HiFi2"})
+        ignored = {"--topology": topology, "--links": links, "--calibration": calibration, "--fsdp": fsdp}
+        time_ttnn.check(model, ignored | {"--weights-dtype": weights != "bf16", "--fidelity": fidelity != "HiFi2"})
     if topology not in (None, "Linear"):
         raise UserError(f"--topology is Linear or left out (a Ring where the mesh has one), not '{topology}'.")
     with Spinner(f"reading {model}", after_s=PATIENCE_S):
-        from refsim.base.config import parse_parallel
-        from refsim.base.mesh import Topology, get_mesh
-        from refsim.base.options import RunOptions
         from refsim.models.figures import Execution
-        from refsim.models.registry import find
+        from refsim.models.registry import find, latent
         from refsim.timing.cost.fitted import read_calibration
         from refsim.timing.predict import advice
-        from refsim.timing.predict import estimate as estimates
+        from refsim.timing.predict.estimate import estimate
         from refsim.timing.predict.memory import check_ttnn, read_ttnn
         from refsim.timing.read.reading import read_published
         from refsim.timing.report.documents import CriticalPath, Time
 
-        on = get_mesh(mesh)
-        config = parse_parallel(parallel, on, attention=attention, ring=ring, ulysses=ulysses)
+        options = opt.run_options(context, dtype="bf16", weights_dtype="bf16")
+        config = options.parallel
         name, published = find(model)
-        size, shape = estimates.latent(published, size_of(size, height, width, frames))
+        size, shape = latent(published, opt.size_of(size, height, width, frames))
         allocated = read_ttnn(ttnn_memory) if ttnn_memory else None
         if allocated:
-            check_ttnn(allocated, published.config, on, config)
+            check_ttnn(allocated, published.config, options.mesh, config)
         if links is not None:
-            on = replace(on, links=tuple(min(n, links) for n in on.links))
+            options = options.but(mesh=replace(options.mesh, links=tuple(min(n, links) for n in options.mesh.links)))
+        reading = read_published(published, shape, options, batch=config.cfg)
+        how = {"size": size, "calibration": read_calibration(calibration) if calibration else None}
         wired = Topology.LINEAR if topology else None
-        reading = read_published(published, shape, RunOptions(on, config, dtype="bf16"), batch=config.cfg)
-        own = read_calibration(calibration) if calibration else None
         execution = Execution(steps, fsdp, topology=wired, weights=weights, fidelity=fidelity)
-        found = estimates.estimate(name, on, config, size=size, reading=reading, execution=execution, calibration=own)
-        fits = force or found.memory.fits
-        path = CriticalPath.of(found, reading) if fits else None
+        found = estimate(name, options.mesh, config, reading=reading, execution=execution, **how)
+        path = CriticalPath.of(found, reading) if force or found.memory.fits else None
     if path is None:
         _refuse(found, as_json)
     _write_traces(found, reading, trace, chakra)
@@ -121,15 +130,14 @@ def time(
 
 def _check_targets(trace: Path | None, chakra: Path | None) -> None:
     """Raise ``UserError`` unless the traces that are asked for can be written."""
-    from refsim.files.output import check_folder, check_target
     from refsim.files.trace_events import is_lines
 
     if trace is not None:
         if is_lines(trace):
             raise UserError(f"a prediction is no log of events, so --trace '{trace}' has no lines; name it FILE.json.")
-        check_target(trace, "--trace")
+        output.check_target(trace, "--trace")
     if chakra is not None:
-        check_folder(chakra, "--chakra")
+        output.check_folder(chakra, "--chakra")
 
 
 def _write_traces(found: Estimate, reading: Reading, trace: Path | None, chakra: Path | None) -> None:
@@ -144,16 +152,14 @@ def _write_traces(found: Estimate, reading: Reading, trace: Path | None, chakra:
 
 def _refuse(found: Estimate, as_json: bool) -> NoReturn:
     """Say that a configuration does not fit, without its seconds; exit code 1."""
-    from refsim.files import output
     from refsim.timing.report.documents import DoesNotFit
 
     m = found.memory
     if as_json:
         typer.echo(output.document(DoesNotFit.of(found)))
-    typer.echo(
+    say(
         f"{found.model} {found.size} on {found.mesh} needs {m.total / 1e9:.1f} GB of {m.capacity / 1e9:.1f} GB per "
-        f"device and does not fit; see `refsim plan` for what does, or add --force for its seconds all the same.",
-        err=True,
+        f"device and does not fit; see `refsim plan` for what does, or add --force for its seconds all the same."
     )
     raise typer.Exit(1)
 
@@ -162,10 +168,9 @@ def _warn_of_undeclared(reading: Reading) -> None:
     """Say on stderr which norms and softmaxes of a model are not priced as the one op that they are on the device."""
     if loose := reading.unclassified:
         counts = ", ".join(f"{count} x {name}" for name, count in loose.items())
-        typer.echo(
+        say(
             f"Undeclared reductions, priced as loose ops: {counts}. A norm or a softmax is one op on the device once "
-            "its layer says so, as in device.compute('rms_norm', x).",
-            err=True,
+            "its layer says so, as in device.compute('rms_norm', x)."
         )
 
 

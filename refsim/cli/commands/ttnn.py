@@ -8,9 +8,15 @@ from typing import Annotated
 
 import typer
 
-from refsim.cli.choices import MESH, MESHES_OFFERED
+from refsim.base.errors import UserError
+from refsim.cli import options as opt
+from refsim.cli.answer import say
+from refsim.files import output
 
 ttnn = typer.Typer(no_args_is_help=True, add_completion=False)
+Fallback = Annotated[
+    bool, typer.Option("--fallback", help="Let ttnn's golden functions answer operations without a rule.")
+]
 
 
 @ttnn.callback()
@@ -24,19 +30,17 @@ def run(
         list[str] | None,
         typer.Argument(metavar="SCRIPT [ARGUMENTS]...", help="A Python file and its arguments, or - for stdin."),
     ] = None,
-    mesh: Annotated[str, typer.Option(help=MESH, autocompletion=MESHES_OFFERED)] = "t3k",
+    mesh: opt.Mesh = "t3k",
     module: Annotated[str | None, typer.Option("-m", "--module", help="Run a module instead of a file.")] = None,
-    fallback: Annotated[
-        bool, typer.Option("--fallback", help="Let ttnn's golden functions answer operations without a rule.")
-    ] = False,
-    report: Annotated[Path | None, typer.Option(help="Write memory, collectives and time into this folder.")] = None,
+    fallback: Fallback = False,
+    report: Annotated[
+        Path | None, opt.output_option(help="Write memory, collectives and time into this folder.")
+    ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the verdict as JSON; the program prints to stderr.")
-    ] = (False),
+        bool, opt.output_option("--json", help="Print the verdict as JSON; the program prints to stderr.")
+    ] = False,
 ) -> int:
     """Run a TTNN script on a mock mesh as it is, with values; exit code 1 if it fails or crashes."""
-    from refsim.base.errors import UserError
-    from refsim.files import output
     from tt_impl.harness import script
 
     words = list(program or ())
@@ -51,7 +55,7 @@ def run(
     if as_json:
         typer.echo(output.document(verdict))
     else:
-        typer.echo(f"refsim: {script.text(verdict)}", err=True)
+        say(f"refsim: {script.text(verdict)}")
     return 0 if verdict.outcome == "passed" else 1
 
 
@@ -59,20 +63,17 @@ def run(
 def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="The older report (.json of --report), or a script.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The newer one.")],
-    mesh: Annotated[str, typer.Option(help="Mesh that scripts run on; see `refsim meshes`.")] = "t3k",
+    mesh: opt.Mesh = "t3k",
     pcc: Annotated[float, typer.Option(min=-1, max=1, help="Values that correlate so well are the same; 1: bits.")] = 1,
     memory: Annotated[float, typer.Option(min=0, help="Relative change of a peak that counts as none.")] = 0.0,
     time: Annotated[float, typer.Option(min=0, help="The same of the predicted time.")] = 0.0,
-    fallback: Annotated[
-        bool, typer.Option("--fallback", help="Let ttnn's golden functions answer operations without a rule.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON.")] = False,
+    fallback: Fallback = False,
+    as_json: opt.AsJson = False,
 ) -> int:
     """Say where two versions of a program differ first: values, shapes, collectives, memory, predicted time.
 
     Exit code 1 if they do.
     """
-    from refsim.files import output
     from tt_impl.harness.comparison.diff import Tolerance
     from tt_impl.harness.comparison.diff import diff as compared
     from tt_impl.harness.comparison.versions import report_of

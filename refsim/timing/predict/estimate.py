@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -11,8 +10,7 @@ from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, Topology, get_mesh
 from refsim.base.options import RunOptions
 from refsim.models.figures import DEFAULT, Execution, Figure
-from refsim.models.registry import find, get_published, spec_of
-from refsim.models.spec import Published
+from refsim.models.registry import find, latent, spec_of
 from refsim.timing.cost import power
 from refsim.timing.cost.fitted import Calibration, get_params
 from refsim.timing.predict import loops, ranges, replay, stages
@@ -21,9 +19,6 @@ from refsim.timing.read.program import programs
 from refsim.timing.read.reading import Reading, read_published
 from refsim.timing.read.tensors import BYTES
 from refsim.timing.read.tt_blocks import as_blocks
-
-_PIXELS = re.compile(r"(?:(\d{1,5})x)?(\d{1,5})x(\d{1,5})")
-_PATCH = 2  # rows and columns of a latent that make a token, in every transformer here
 
 
 def machine_of(mesh: MeshSpec, execution: Execution, calibration: Calibration | None = None) -> replay.Machine:
@@ -223,53 +218,6 @@ def describe(p: DiTParallelConfig) -> str:
     ]
     text = "_".join(named) or "sp1"
     return text if p.ulysses == 1 else f"{text} ring{p.ring} x ulysses{p.ulysses}"
-
-
-def latent(model: Published, size: str | None) -> tuple[str, tuple[int, ...]]:
-    """Return what a size is called and the latent it comes to; None is the last published one.
-
-    Args:
-        size: a name such as ``480p``, or pixels such as ``1024x768`` (height first) or, with frames, ``81x480x832``.
-    """
-    size = size or list(model.sizes)[-1]
-    if pixels := _PIXELS.fullmatch(size):
-        return size, _of_pixels(model, *(None if n is None else int(n) for n in pixels.groups()))
-    if size not in model.sizes:
-        raise UserError(f"size '{size}' is not known for this model; choose one of {', '.join(model.sizes)}.")
-    return size, model.sizes[size]
-
-
-def _of_pixels(model: Published, frames: int | None, height: int | None, width: int | None) -> tuple[int, ...]:
-    """Return the latent of a picture or of a video, whose frames are the published ones where none are given."""
-    temporal, spatial = _ratios(model)
-    step = spatial * _PATCH
-    if not (height and width) or height % step or width % step:
-        raise UserError(f"--height and --width are multiples of {step} for {model.name}, not {height} and {width}.")
-    picture, last = (height // spatial, width // spatial), list(model.sizes.values())[-1]
-    if len(last) == 2:
-        if frames is not None:
-            raise UserError(f"{model.name} makes pictures; leave out --frames.")
-        return picture
-    if frames is None:
-        return last[0], *picture
-    if frames < 1 or (frames - 1) % temporal:
-        near = max(frames // temporal, 1) * temporal + 1
-        raise UserError(f"--frames is one more than a multiple of {temporal} for {model.name}, such as {near}.")
-    whole = (frames - 1) // temporal + 1
-    return whole + -whole % (model.config.get("patch_size_t") or 1), *picture
-
-
-def _ratios(model: Published) -> tuple[int, int]:
-    """Return the frames and the pixels per latent frame and row."""
-    if model.ratios is not None:
-        return model.ratios
-    if not model.decoder:
-        raise UserError(
-            f"{model.name} has no autoencoder here that says how many pixels a latent has; "
-            f"choose --size {' or '.join(model.sizes)}."
-        )
-    spec, decoder = get_published(model.decoder)
-    return spec.config_class.from_dict(decoder.config).ratios
 
 
 def estimate(

@@ -19,7 +19,7 @@ from refsim.base.errors import RefsimError, UserError
 from refsim.base.mesh import MeshSpec, Topology
 from refsim.base.options import RunOptions
 from refsim.models.figures import Execution
-from refsim.models.registry import find, spec_of
+from refsim.models.registry import find, latent, spec_of
 from refsim.timing.cost.fitted import Calibration
 from refsim.timing.predict import advice, tt_dit
 from refsim.timing.predict import estimate as estimates
@@ -153,7 +153,7 @@ def plan(
     if calibration:
         calibration.of(mesh.arch)  # refuses another chip's before anything is read
     name, model = find(name)
-    size, shape = estimates.latent(model, size)
+    size, shape = latent(model, size)
     found: list[Candidate] = []
     for parallel in configurations(mesh):
         if isinstance(parallel, str):

@@ -286,10 +286,27 @@ def _check_predicted(document, found):
         ("wan22-t2v-a14b", "81x480x832", registry.published()["wan22-t2v-a14b"].sizes["480p"]),
         ("wan22-ti2v-5b", "121x704x1280", registry.published()["wan22-ti2v-5b"].sizes["720p"]),
         ("wan22-t2v-a14b", "480x832", registry.published()["wan22-t2v-a14b"].sizes["480p"]),
+        ("sd35-vae", "1024x776", (128, 97)),
+        ("wan21-vae", "5x480x832", (2, 60, 104)),
     ],
 )
 def test_a_size_in_pixels(model, size, shape):
-    assert estimates.latent(registry.published()[model], size) == (size, shape)
+    assert registry.latent(registry.get_published(model)[1], size) == (size, shape)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "says"),
+    [
+        ("t5-xxl", "64x64", "t5-xxl has no size"),
+        ("sd35-vae", None, "sd35-vae has no size"),
+        ("sd35-vae", "512", "choose one of or pixels"),
+        ("wan21-vae", "480x832", "give --frames"),
+        ("sd35-large", "4k", "choose one of 512, 1024, or pixels"),
+    ],
+)
+def test_a_size_that_a_model_does_not_have_is_refused(model, size, says):
+    with pytest.raises(UserError, match=says):
+        registry.latent(registry.get_published(model)[1], size)
 
 
 @pytest.mark.parametrize(
