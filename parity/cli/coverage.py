@@ -28,9 +28,7 @@ def coverage(
     expr: Expr = None,
     backend: Backend = "cpu",
     least: Annotated[float, typer.Option(min=0, max=100, help="Percent of the lines that must be executed.")] = 0.0,
-    out: Annotated[
-        Path | None, opt.output_option(help="Folder for coverage.json, coverage.md and the map of lines.")
-    ] = None,
+    out: Annotated[Path | None, opt.output(help="Folder for coverage.json, coverage.md and the map of lines.")] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Run cases and count the lines of functions that they execute, in every process; exit code 1 below --least.

@@ -65,7 +65,7 @@ def run_faults(
     backend: Backend = "cpu",
     expr: Expr = None,
     part: Annotated[str | None, typer.Option(metavar="I/N", help="Every Nth fault, from the Ith on.")] = None,
-    out: Annotated[Path | None, opt.output_option(help="Folder for faults.json and faults.md.")] = None,
+    out: Annotated[Path | None, opt.output(help="Folder for faults.json and faults.md.")] = None,
     csv: opt.Csv = None,
     as_json: opt.AsJson = False,
 ) -> None:

@@ -43,9 +43,7 @@ def mutate(
     least: Annotated[
         float, typer.Option(min=0, max=100, help="Percent to be killed of those not proved equivalent; fewer fail.")
     ] = 100.0,
-    out: Annotated[
-        Path | None, opt.output_option(help="Folder for mutation.json, mutation.md, and the map of lines.")
-    ] = None,
+    out: Annotated[Path | None, opt.output(help="Folder for mutation.json, mutation.md, and the map of lines.")] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Change a copy of the source in small ways, run the cases that execute each change; exit code 1 if too many pass.

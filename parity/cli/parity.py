@@ -26,11 +26,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 @app.command("list")
 def list_cases(
-    suite: Suite = "smoke",
-    expr: Expr = None,
-    backend: Backend = "cpu",
-    part: Part = None,
-    as_json: opt.AsJson = False,
+    suite: Suite = "smoke", expr: Expr = None, backend: Backend = "cpu", part: Part = None, as_json: opt.AsJson = False
 ) -> None:
     """List the ids of the cases, in the order they run."""
     from refsim.cli.progress import PATIENCE_S, Spinner
@@ -53,15 +49,13 @@ def run(
     expr: Expr = None,
     backend: Backend = "cpu",
     seed: opt.Seed = 0,
-    seeds: Annotated[int, opt.weights_option(min=1, help="How many seeds, from --seed on.")] = 1,
+    seeds: Annotated[int, opt.weights(min=1, help="How many seeds, from --seed on.")] = 1,
     part: Part = None,
     jobs: Annotated[
         int | None,
         typer.Option("--jobs", "-j", min=1, help="Cases at a time, backend cpu. [default: the cores, at most 4]"),
     ] = None,
-    out: Annotated[Path, opt.output_option(help="Folder for results.json, junit.xml and parity.md.")] = Path(
-        "out/parity"
-    ),
+    out: Annotated[Path, opt.output(help="Folder for results.json, junit.xml and parity.md.")] = Path("out/parity"),
     csv: opt.Csv = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -94,7 +88,7 @@ def why(
     case_id: Annotated[str, typer.Argument(metavar="CASE", help="Id of one case; `refsim parity list` prints them.")],
     backend: Backend = "cpu",
     seed: opt.Seed = 0,
-    out: Annotated[Path | None, opt.output_option(help="Folder for results.json, junit.xml and parity.md.")] = None,
+    out: Annotated[Path | None, opt.output(help="Folder for results.json, junit.xml and parity.md.")] = None,
     trace: opt.Trace = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -113,7 +107,7 @@ def why(
 old_command(app, "parity explain", "parity why", why)
 Before = Annotated[Path, typer.Argument(metavar="A", help="Folder or results.json of the run before.")]
 After = Annotated[Path, typer.Argument(metavar="B", help="Of the run after.")]
-Changes = Annotated[Path | None, opt.output_option("--csv", help="Write all changes of metrics here, too.")]
+Changes = Annotated[Path | None, opt.output("--csv", help="Write all changes of metrics here, too.")]
 
 
 @app.command()
@@ -151,8 +145,7 @@ def diff(before: Before, after: After, csv: Changes = None, as_json: opt.AsJson 
 
 @app.command(rich_help_panel=CONTRIBUTORS)
 def floors(
-    seeds: Annotated[int, opt.weights_option(min=1, help="Seeds of weights and inputs.")] = 16,
-    as_json: opt.AsJson = False,
+    seeds: Annotated[int, opt.weights(min=1, help="Seeds of weights and inputs.")] = 16, as_json: opt.AsJson = False
 ) -> None:
     """Measure the oracle's own rounding and store it; the thresholds follow from it."""
     from parity.run import calibrate as calibration
@@ -175,7 +168,7 @@ def sensitivity(
     expr: Expr = None,
     op: Annotated[list[str] | None, typer.Option(help="Only this op; may be given several times.")] = None,
     seed: opt.Seed = 0,
-    out: Annotated[Path | None, opt.output_option(help="Folder for sensitivity.json and sensitivity.md.")] = None,
+    out: Annotated[Path | None, opt.output(help="Folder for sensitivity.json and sensitivity.md.")] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Find the smallest error of one op on one rank that each case sees; exit code 1 if one sees less than its goal."""

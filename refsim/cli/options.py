@@ -19,12 +19,12 @@ from refsim.base.errors import UserError
 from refsim.base.mesh import MESHES, meshes
 from refsim.base.options import DTYPES, RING_ORDERS, RunOptions
 
-scheme_option = partial(typer.Option, rich_help_panel="Mesh and scheme")
-size_option = partial(typer.Option, rich_help_panel="Size")
-precision_option = partial(typer.Option, rich_help_panel="Precision")
-weights_option = partial(typer.Option, rich_help_panel="Weights and inputs")
-check_option = partial(typer.Option, rich_help_panel="Checks")
-output_option = partial(typer.Option, rich_help_panel="Output")
+scheme = partial(typer.Option, rich_help_panel="Mesh and scheme")
+size = partial(typer.Option, rich_help_panel="Size")
+precision = partial(typer.Option, rich_help_panel="Precision")
+weights = partial(typer.Option, rich_help_panel="Weights and inputs")
+check = partial(typer.Option, rich_help_panel="Checks")
+output = partial(typer.Option, rich_help_panel="Output")
 
 
 def complete(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
@@ -40,35 +40,33 @@ PublishedModel = Annotated[str, typer.Argument(help="A published model's name, o
 
 Mesh = Annotated[
     str,
-    scheme_option(
+    scheme(
         help=f"One of {', '.join(MESHES)}, or a package's own (see `refsim meshes`), or a file such as my_mesh.json.",
         autocompletion=complete(lambda: [mesh.name for mesh in meshes().all]),
     ),
 ]
-Parallel = Annotated[str, scheme_option(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")]
-Attention = Annotated[str, scheme_option(help="ring, ulysses or usp.", autocompletion=complete(lambda: ATTENTIONS))]
-Ring = Annotated[int | None, scheme_option("--ring", "--ring-degree", help="Ring factor of usp.")]
-Ulysses = Annotated[int | None, scheme_option("--ulysses", "--ulysses-degree", help="Ulysses factor of usp.")]
-RingOrder = Annotated[
-    str, scheme_option(help="Overlap: gather, step or block.", autocompletion=complete(lambda: RING_ORDERS))
-]
-Links = Annotated[int | None, scheme_option(help="At most so many links per hop.", min=1)]
+Parallel = Annotated[str, scheme(help="Factors, e.g. cfg2_sp2_tp2 or sp2@0_tp4@1.")]
+Attention = Annotated[str, scheme(help="ring, ulysses or usp.", autocompletion=complete(lambda: ATTENTIONS))]
+Ring = Annotated[int | None, scheme("--ring", "--ring-degree", help="Ring factor of usp.")]
+Ulysses = Annotated[int | None, scheme("--ulysses", "--ulysses-degree", help="Ulysses factor of usp.")]
+RingOrder = Annotated[str, scheme(help="Overlap: gather, step or block.", autocompletion=complete(lambda: RING_ORDERS))]
+Links = Annotated[int | None, scheme(help="At most so many links per hop.", min=1)]
 
 Size = Annotated[
     str | None,
-    size_option(
+    size(
         help="A published size (1024, 480p, 720p ...), or pixels: HEIGHTxWIDTH, FRAMESxHEIGHTxWIDTH.",
         show_default="the largest",
     ),
 ]
-Height = Annotated[int | None, size_option(help="Pixels, instead of --size.", min=1)]
-Width = Annotated[int | None, size_option(help="Pixels, instead of --size.", min=1)]
-Frames = Annotated[int | None, size_option(help="Of a video, with --height.", min=1)]
+Height = Annotated[int | None, size(help="Pixels, instead of --size.", min=1)]
+Width = Annotated[int | None, size(help="Pixels, instead of --size.", min=1)]
+Frames = Annotated[int | None, size(help="Of a video, with --height.", min=1)]
 
-Dtype = Annotated[str, precision_option(help="Storage: fp32 or bf16.", autocompletion=complete(lambda: DTYPES))]
+Dtype = Annotated[str, precision(help="Storage: fp32 or bf16.", autocompletion=complete(lambda: DTYPES))]
 WeightsDtype = Annotated[
     str,
-    precision_option(
+    precision(
         help="Matrices of linear layers: bf16, bfp8_b (not on cpu) or bfp4_b (predicted only).",
         autocompletion=complete(lambda: ("bf16", "bfp8_b", "bfp4_b")),
     ),
@@ -76,19 +74,19 @@ WeightsDtype = Annotated[
 
 Variant = Annotated[
     str | None,
-    weights_option(help="Which of several sets of weights, e.g. fp16 for diffusion_pytorch_model.fp16.safetensors."),
+    weights(help="Which of several sets of weights, e.g. fp16 for diffusion_pytorch_model.fp16.safetensors."),
 ]
-Seed = Annotated[int, weights_option(help="Of weights, inputs or noise.")]
+Seed = Annotated[int, weights(help="Of weights, inputs or noise.")]
 Arch = Annotated[str | None, typer.Option(help="Of files that name no chip: wormhole_b0 or blackhole.")]
 Calibration = Annotated[Path | None, typer.Option(help="What `refsim calibrate` wrote, of your own chips.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Longest wait for a peer, in seconds.")]
 
 Trace = Annotated[
     Path | None,
-    output_option(help="What every rank did. FILE.jsonl: one JSON object a line; else a trace for ui.perfetto.dev."),
+    output(help="What every rank did. FILE.jsonl: one JSON object a line; else a trace for ui.perfetto.dev."),
 ]
-Csv = Annotated[Path | None, output_option(help="Write the rows here, too, a line each.")]
-AsJson = Annotated[bool, output_option("--json", help="Print JSON and nothing else on stdout.")]
+Csv = Annotated[Path | None, output(help="Write the rows here, too, a line each.")]
+AsJson = Annotated[bool, output("--json", help="Print JSON and nothing else on stdout.")]
 
 
 def size_of(size: str | None, height: int | None, width: int | None, frames: int | None) -> str | None:

@@ -17,10 +17,10 @@ from refsim.cli.answer import answer, check_out, say
 from refsim.files import keys, output, tables
 
 bench = typer.Typer(no_args_is_help=True)
-Ranks = Annotated[int, opt.scheme_option(help="Devices of the mesh, each a process.")]
-Rows = Annotated[int, opt.size_option(help="Tokens.")]
-Heads = Annotated[int, opt.size_option(help="Attention heads.")]
-HeadDim = Annotated[int, opt.size_option(help="Features of a head.")]
+Ranks = Annotated[int, opt.scheme(help="Devices of the mesh, each a process.")]
+Rows = Annotated[int, opt.size(help="Tokens.")]
+Heads = Annotated[int, opt.size(help="Attention heads.")]
+HeadDim = Annotated[int, opt.size(help="Features of a head.")]
 Repetitions = Annotated[int, typer.Option(min=1, help="Rounds of measurements that count.")]
 
 
@@ -46,7 +46,7 @@ def _chosen(names: list[str] | None, known: Iterable[str], unknown: str, mark: s
 
 @bench.command()
 def draft(
-    out: Annotated[Path, opt.output_option(help="Folder for the two tables.")] = Path("reports/draft"),
+    out: Annotated[Path, opt.output(help="Folder for the two tables.")] = Path("reports/draft"),
     predicted_only: Annotated[bool, typer.Option("--predicted-only", help="Leave measured.md as it is.")] = False,
 ) -> None:
     """Show the DFlash drafter by context length: predicted beside the document's figures, and measured on CPU."""
@@ -132,8 +132,8 @@ def sim(
     heads: Heads = 8,
     head_dim: HeadDim = 64,
     dtype: opt.Dtype = "bf16",
-    math: Annotated[str, opt.precision_option(help="storage, reference or gemm, as of `refsim run`.")] = "storage",
-    scheme: Annotated[list[str] | None, opt.scheme_option(help="ring or ulysses; may be given twice.")] = None,
+    math: Annotated[str, opt.precision(help="storage, reference or gemm, as of `refsim run`.")] = "storage",
+    scheme: Annotated[list[str] | None, opt.scheme(help="ring or ulysses; may be given twice.")] = None,
     repetitions: Repetitions = 3,
     seed: opt.Seed = 0,
     as_json: opt.AsJson = False,
@@ -184,7 +184,7 @@ def peers(
 @bench.command()
 def shift(
     ranks: Ranks = 8,
-    mib: Annotated[int, opt.size_option(help="MiB that every rank hands to the next one.")] = 16,
+    mib: Annotated[int, opt.size(help="MiB that every rank hands to the next one.")] = 16,
     rounds: Repetitions = 9,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -198,15 +198,13 @@ def shift(
 
 @bench.command()
 def scale(
-    ranks: Annotated[
-        str, opt.scheme_option(help="Devices of ring attention, each a process.")
-    ] = "1,2,4,8,16,32,64,128",
+    ranks: Annotated[str, opt.scheme(help="Devices of ring attention, each a process.")] = "1,2,4,8,16,32,64,128",
     rows: Annotated[
-        str, opt.size_option(help="Tokens of ring attention on 8 ranks; more than 16384 are measured once.")
+        str, opt.size(help="Tokens of ring attention on 8 ranks; more than 16384 are measured once.")
     ] = "1024,2048,4096,8192,16384,32768,65536",
-    mib: Annotated[str, opt.size_option(help="MiB of a ring shift's messages, on 8 ranks.")] = "0.0625,0.25,1,4,16,64",
+    mib: Annotated[str, opt.size(help="MiB of a ring shift's messages, on 8 ranks.")] = "0.0625,0.25,1,4,16,64",
     repetitions: Repetitions = 3,
-    out: Annotated[Path | None, opt.output_option(help="Folder of scale.md and its plots.")] = None,
+    out: Annotated[Path | None, opt.output(help="Folder of scale.md and its plots.")] = None,
     csv: opt.Csv = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -236,14 +234,14 @@ def full_size(
     parallel: opt.Parallel = "cfg2_sp2_tp2",
     attention: opt.Attention = "ring",
     size: opt.Size = None,
-    batch: Annotated[int, opt.size_option(min=1, help="2: both guidance branches.")] = 2,
-    layers: Annotated[int | None, opt.size_option(min=1, help="Fewer layers than published.")] = None,
-    weights: Annotated[Path | None, opt.weights_option(help="Folder to write the weights to and to keep.")] = None,
+    batch: Annotated[int, opt.size(min=1, help="2: both guidance branches.")] = 2,
+    layers: Annotated[int | None, opt.size(min=1, help="Fewer layers than published.")] = None,
+    weights: Annotated[Path | None, opt.weights(help="Folder to write the weights to and to keep.")] = None,
     seed: opt.Seed = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Medians of so many; one more before them is left out.")] = 1,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds without progress that end the run.")] = 1800.0,
-    check: Annotated[bool, opt.check_option("--check", help="Beside diffusers on the same weights, in turn.")] = False,
-    out: Annotated[Path | None, opt.output_option(help="Folder of full_size.json and full_size.md.")] = None,
+    check: Annotated[bool, opt.check("--check", help="Beside diffusers on the same weights, in turn.")] = False,
+    out: Annotated[Path | None, opt.output(help="Folder of full_size.json and full_size.md.")] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Measure one denoising step of a full-size model on this machine: seconds, and memory summed over ranks."""

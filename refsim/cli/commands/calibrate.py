@@ -14,9 +14,7 @@ from refsim.files import output
 
 def calibrate(
     trace: Annotated[list[Path], typer.Option("--trace", help="A profiler file (CSV); may be given several times.")],
-    out: Annotated[
-        Path, opt.output_option(help="File for the parameters, which `--calibration` of time and plan takes.")
-    ],
+    out: Annotated[Path, opt.output(help="File for the parameters, which `--calibration` of time and plan takes.")],
     arch: opt.Arch = None,
     as_json: opt.AsJson = False,
 ) -> None:

@@ -31,7 +31,7 @@ def explain(
     ring_order: opt.RingOrder = "step",
     size: opt.Size = None,
     dtype: opt.Dtype = "bf16",
-    svg: Annotated[Path | None, opt.output_option(help="Write the picture here.")] = None,
+    svg: Annotated[Path | None, opt.output(help="Write the picture here.")] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Show which device holds what, the rings and their order, buffers and bytes; no arithmetic is run."""

@@ -45,24 +45,21 @@ class Text(Document):
 def generate(
     context: typer.Context,
     target_dir: Annotated[Path, typer.Argument(help="transformers folder of a Qwen3 mixture of experts.")],
-    prompt: Annotated[str, opt.weights_option(help="The text to go on from.")],
+    prompt: Annotated[str, opt.weights(help="The text to go on from.")],
     mesh: opt.Mesh = "n150",
-    parallel: Annotated[str, opt.scheme_option(help="tp of all devices, such as tp4.")] = "sp1",
+    parallel: Annotated[str, opt.scheme(help="tp of all devices, such as tp4.")] = "sp1",
     dtype: opt.Dtype = "fp32",
-    draft: Annotated[
-        Path | None, opt.weights_option(help="Folder of its DFlash drafter; none: the target alone.")
-    ] = None,
+    draft: Annotated[Path | None, opt.weights(help="Folder of its DFlash drafter; none: the target alone.")] = None,
     variant: opt.Variant = None,
-    chat: Annotated[bool, opt.weights_option("--chat", help="Put the prompt in the folder's chat template.")] = False,
+    chat: Annotated[bool, opt.weights("--chat", help="Put the prompt in the folder's chat template.")] = False,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens to give.")] = 128,
     cache: Annotated[
         str, typer.Option(help="What the drafter's cache keeps: context, noise or none; paged: pages for the target's.")
     ] = "context",
     timeout_s: opt.Timeout = 300.0,
-    check: Annotated[bool, opt.check_option("--check", help="Decode with the target alone too, and compare.")] = False,
+    check: Annotated[bool, opt.check("--check", help="Decode with the target alone too, and compare.")] = False,
     check_against: Annotated[
-        str | None,
-        opt.check_option(help="transformers: judge the text by its own generate, which gives it once more."),
+        str | None, opt.check(help="transformers: judge the text by its own generate, which gives it once more.")
     ] = None,
     as_json: opt.AsJson = False,
 ) -> None:

@@ -16,7 +16,7 @@ from refsim.cli.answer import answer, check_out, say
 
 def kernels(
     real: Annotated[bool, typer.Option("--real", help="The drafter's own shapes; takes minutes.")] = False,
-    out: Annotated[Path | None, opt.output_option(help="Folder for kernels.json and kernels.md.")] = None,
+    out: Annotated[Path | None, opt.output(help="Folder for kernels.json and kernels.md.")] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Run the TT-Lang kernels on tt-lang-sim and judge them; exit code 1 if a case fails or a kernel is refused."""

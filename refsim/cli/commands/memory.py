@@ -26,11 +26,9 @@ def memory(
     width: opt.Width = None,
     frames: opt.Frames = None,
     batch: Annotated[
-        int | None, opt.size_option(min=1, help="Prompts of a cfg group at once.", show_default="a step's, over cfg")
+        int | None, opt.size(min=1, help="Prompts of a cfg group at once.", show_default="a step's, over cfg")
     ] = None,
-    optable: Annotated[
-        bool, opt.output_option("--optable", help="What every operation takes too, in the JSON.")
-    ] = False,
+    optable: Annotated[bool, opt.output("--optable", help="What every operation takes too, in the JSON.")] = False,
     csv: opt.Csv = None,
     as_json: opt.AsJson = False,
     old_model: Annotated[str | None, typer.Option("--model", hidden=True)] = None,

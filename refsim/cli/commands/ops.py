@@ -24,7 +24,7 @@ def ops(
     height: opt.Height = None,
     width: opt.Width = None,
     frames: opt.Frames = None,
-    batch: Annotated[int, opt.size_option(min=1, max=64, help="Prompts that a group computes at a time.")] = 1,
+    batch: Annotated[int, opt.size(min=1, max=64, help="Prompts that a group computes at a time.")] = 1,
     weights_dtype: opt.WeightsDtype = "bf16",
     csv: opt.Csv = None,
     as_json: opt.AsJson = False,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _OF_A_PIPELINE = ("negative_prompt", "steps", "guidance_2", "height", "width", "frames", "max_text", "seed", "check")
 """Options that mean nothing to a single model."""
-pipeline_option = partial(typer.Option, rich_help_panel="Pipelines")
+pipeline = partial(typer.Option, rich_help_panel="Pipelines")
 
 
 def run(
@@ -33,69 +33,64 @@ def run(
         Path, typer.Argument(help="Folder saved by diffusers: one model, or a whole pipeline; or one file of SD3.5.")
     ],
     mesh: opt.Mesh,
-    out: Annotated[Path, opt.output_option(help="Model: safetensors for `sample` (and `guided`). Pipeline: a folder.")],
+    out: Annotated[Path, opt.output(help="Model: safetensors for `sample` (and `guided`). Pipeline: a folder.")],
     parallel: opt.Parallel = "sp1",
     attention: opt.Attention = "ring",
     ring: opt.Ring = None,
     ulysses: opt.Ulysses = None,
     ring_order: opt.RingOrder = "step",
-    prompt_layout: Annotated[str, opt.scheme_option(help="Prompt tokens over sp: replicated or split.")] = "replicated",
-    pad_heads: Annotated[bool, opt.scheme_option(help="Pad heads that do not split evenly, or refuse them.")] = True,
+    prompt_layout: Annotated[str, opt.scheme(help="Prompt tokens over sp: replicated or split.")] = "replicated",
+    pad_heads: Annotated[bool, opt.scheme(help="Pad heads that do not split evenly, or refuse them.")] = True,
     vae_parallel: Annotated[
-        str, opt.scheme_option(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")
+        str, opt.scheme(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")
     ] = "spatial",
     dtype: Annotated[
-        str | None, opt.precision_option(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn backends")
+        str | None, opt.precision(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn backends")
     ] = None,
     weights_dtype: opt.WeightsDtype = "bf16",
     math: Annotated[
         str,
-        opt.precision_option(
+        opt.precision(
             help="Blocks of attention on cpu: storage (torch's kernel in its dtype), reference (one precision above) "
             "or gemm (matrix products in its dtype, softmax in fp32: rounds more, in bf16 faster on some processors)."
         ),
     ] = "storage",
     q_chunk_size: Annotated[
         int | None,
-        opt.precision_option(help="Query rows per attention chunk on cpu.", show_default="2048; reference math: 256"),
+        opt.precision(help="Query rows per attention chunk on cpu.", show_default="2048; reference math: 256"),
     ] = None,
     k_chunk_size: Annotated[
-        int | None,
-        opt.precision_option(help="Key rows per attention chunk on cpu.", show_default="2048; reference math: 512"),
+        int | None, opt.precision(help="Key rows per attention chunk on cpu.", show_default="2048; reference math: 512")
     ] = None,
-    inputs: Annotated[
-        Path | None, opt.weights_option(help="Model: safetensors with the diffusers forward arguments.")
-    ] = None,
+    inputs: Annotated[Path | None, opt.weights(help="Model: safetensors with the diffusers forward arguments.")] = None,
     variant: opt.Variant = None,
     lora: Annotated[
         list[str] | None,
-        opt.weights_option(
+        opt.weights(
             help="LoRA to merge: FILE[:SCALE], of a second expert transformer_2=FILE[:SCALE]; may be repeated."
         ),
     ] = None,
     guidance: Annotated[
-        float | None,
-        opt.weights_option(help="Model: also write guided = uncond + S (cond - uncond). Pipeline: the scale."),
+        float | None, opt.weights(help="Model: also write guided = uncond + S (cond - uncond). Pipeline: the scale.")
     ] = None,
     backend: Annotated[str, typer.Option(help="What computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")] = "cpu",
     transport: Annotated[
         str, typer.Option(help="Between ranks on cpu: gloo (sockets), shared (each other's memory) or auto.")
     ] = "auto",
     timeout_s: opt.Timeout = 300.0,
-    prompt: Annotated[str | None, pipeline_option(help="What to show.")] = None,
-    negative_prompt: Annotated[str, pipeline_option(help="What not to show.")] = "",
-    steps: Annotated[int, pipeline_option(help="Denoising steps.")] = 50,
-    guidance_2: Annotated[float | None, pipeline_option("--guidance-2", help="Scale of the second expert.")] = None,
-    height: Annotated[int | None, pipeline_option(help="Pixels.")] = None,
-    width: Annotated[int | None, pipeline_option(help="Pixels.")] = None,
-    frames: Annotated[int | None, pipeline_option(help="Of a video.")] = None,
-    max_text: Annotated[int | None, pipeline_option(help="Tokens the prompt is padded or cut to.")] = None,
-    seed: Annotated[int, pipeline_option(help="Of the noise it starts from.")] = 0,
-    interactive: Annotated[bool, pipeline_option("--interactive", help="Ask for prompts until q.")] = False,
-    check: Annotated[bool, opt.check_option("--check", help="Pipeline: compare every step with one process.")] = False,
+    prompt: Annotated[str | None, pipeline(help="What to show.")] = None,
+    negative_prompt: Annotated[str, pipeline(help="What not to show.")] = "",
+    steps: Annotated[int, pipeline(help="Denoising steps.")] = 50,
+    guidance_2: Annotated[float | None, pipeline("--guidance-2", help="Scale of the second expert.")] = None,
+    height: Annotated[int | None, pipeline(help="Pixels.")] = None,
+    width: Annotated[int | None, pipeline(help="Pixels.")] = None,
+    frames: Annotated[int | None, pipeline(help="Of a video.")] = None,
+    max_text: Annotated[int | None, pipeline(help="Tokens the prompt is padded or cut to.")] = None,
+    seed: Annotated[int, pipeline(help="Of the noise it starts from.")] = 0,
+    interactive: Annotated[bool, pipeline("--interactive", help="Ask for prompts until q.")] = False,
+    check: Annotated[bool, opt.check("--check", help="Pipeline: compare every step with one process.")] = False,
     check_against: Annotated[
-        str | None,
-        opt.check_option(help="diffusers: judge the answer by the library's own class, which runs it once more."),
+        str | None, opt.check(help="diffusers: judge the answer by the library's own class, which runs it once more.")
     ] = None,
     trace: opt.Trace = None,
     as_json: opt.AsJson = False,

@@ -35,37 +35,35 @@ def time(
     ring: opt.Ring = None,
     ulysses: opt.Ulysses = None,
     fsdp: Annotated[
-        bool | None, opt.scheme_option(help="Weights cut over sp too.", show_default="where they do not fit")
+        bool | None, opt.scheme(help="Weights cut over sp too.", show_default="where they do not fit")
     ] = None,
     topology: Annotated[
-        str | None, opt.scheme_option(help="Linear: leave wrap-around links unused.", show_default="the mesh's")
+        str | None, opt.scheme(help="Linear: leave wrap-around links unused.", show_default="the mesh's")
     ] = None,
     links: opt.Links = None,
     size: opt.Size = None,
     height: opt.Height = None,
     width: opt.Width = None,
     frames: opt.Frames = None,
-    steps: Annotated[int | None, opt.size_option(help="Denoising steps.", min=1, max=1000)] = None,
+    steps: Annotated[int | None, opt.size(help="Denoising steps.", min=1, max=1000)] = None,
     weights_dtype: Annotated[
-        WeightsDtype, opt.precision_option(help="Matrices of linear layers; activations are bf16.")
+        WeightsDtype, opt.precision(help="Matrices of linear layers; activations are bf16.")
     ] = "bf16",
-    fidelity: Annotated[
-        Fidelity, opt.precision_option(help="Of linears and attention on the matrix engines.")
-    ] = "HiFi2",
+    fidelity: Annotated[Fidelity, opt.precision(help="Of linears and attention on the matrix engines.")] = "HiFi2",
     calibration: opt.Calibration = None,
     source: Annotated[
         Source, typer.Option("--from", help="ttnn-mock: also price the model's own program in TTNN, as ttnn builds it.")
     ] = "reference",
     force: Annotated[bool, typer.Option("--force", help="Predict what does not fit the devices' memory, too.")] = False,
     layers: Annotated[
-        bool, opt.output_option("--layers", help="Every op by layer: seconds, what bounds it, what would help.")
+        bool, opt.output("--layers", help="Every op by layer: seconds, what bounds it, what would help.")
     ] = False,
     ttnn_memory: Annotated[
-        Path | None, opt.output_option(help="What `refsim memory --json` printed, to stand beside the account.")
+        Path | None, opt.output(help="What `refsim memory --json` printed, to stand beside the account.")
     ] = None,
-    trace: Annotated[Path | None, opt.output_option(help="Write a trace for ui.perfetto.dev here.")] = None,
+    trace: Annotated[Path | None, opt.output(help="Write a trace for ui.perfetto.dev here.")] = None,
     chakra: Annotated[
-        Path | None, opt.output_option(help="Write Chakra execution traces (MLCommons) into this folder, one a rank.")
+        Path | None, opt.output(help="Write Chakra execution traces (MLCommons) into this folder, one a rank.")
     ] = None,
     csv: opt.Csv = None,
     as_json: opt.AsJson = False,

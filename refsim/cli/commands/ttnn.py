@@ -33,11 +33,9 @@ def run(
     mesh: opt.Mesh = "t3k",
     module: Annotated[str | None, typer.Option("-m", "--module", help="Run a module instead of a file.")] = None,
     fallback: Fallback = False,
-    report: Annotated[
-        Path | None, opt.output_option(help="Write memory, collectives and time into this folder.")
-    ] = None,
+    report: Annotated[Path | None, opt.output(help="Write memory, collectives and time into this folder.")] = None,
     as_json: Annotated[
-        bool, opt.output_option("--json", help="Print the verdict as JSON; the program prints to stderr.")
+        bool, opt.output("--json", help="Print the verdict as JSON; the program prints to stderr.")
     ] = False,
 ) -> int:
     """Run a TTNN script on a mock mesh as it is, with values; exit code 1 if it fails or crashes."""
