@@ -247,7 +247,7 @@ def ttnn(session: nox.Session) -> None:
     session.install(*VERSIONS, "-e", ".[ttnn,dev]")
     session.run("pytest", "-n", "2", "--dist", "loadfile", *TTNN_TESTS, *session.posargs, env=PATIENT)
     for model, mesh, parallel in MEMORY:
-        session.run("refsim", "memory", "--model", model, "--mesh", mesh, "--parallel", parallel)
+        session.run("refsim", "memory", model, "--mesh", mesh, "--parallel", parallel)
     session.run("refsim", "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")
 
 

@@ -17,7 +17,7 @@ KINDS = {
     "faults": ("faults.json", "refsim faults run --out DIR"),
     "sensitivity": ("sensitivity.json", "refsim parity sensitivity --out DIR"),
     "predictions": ("plan.json", "refsim plan --json > DIR/plan.json"),
-    "memory": ("memory.json", "refsim memory --json > DIR/memory.json"),
+    "memory": ("memory.json", "refsim memory MODEL --json > DIR/memory.json"),
     "speed": ("sim.json", "refsim bench sim --json > DIR/sim.json"),
     "measurements": ("accuracy.json", "refsim bench accuracy FILE.csv --json > DIR/accuracy.json"),
     "history": ("history.json", "refsim history show --json > DIR/history.json"),

@@ -63,7 +63,7 @@ def explain(
 
 def again(case: Case, backend: str, base_seed: int, *, trace: str = "") -> str:
     """Return the command that runs only this case again, with taps and trace on, which go into the file ``trace``."""
-    words = ["refsim", "parity", "explain", case.id]
+    words = ["refsim", "parity", "why", case.id]
     words += ["--backend", backend] if backend != "cpu" else []
     words += ["--seed", str(base_seed)] if base_seed else []
     words += ["--trace", trace] if trace else []

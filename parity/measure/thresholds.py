@@ -17,7 +17,7 @@ from typing import Any
 
 Metrics = Mapping[str, "float | int | None"]
 CALIBRATION = Path(__file__).with_name("calibration.json")
-"""Noise floors: the oracle in the storage dtype against itself in a wider one, by ``refsim parity calibrate``."""
+"""Noise floors: the oracle in the storage dtype against itself in a wider one, by ``refsim parity floors``."""
 
 MARGIN = 8.0
 """A limit from a floor is this many times the floor. The simulator rounds in other places than the oracle, and a seed

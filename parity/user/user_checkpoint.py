@@ -58,7 +58,7 @@ class CheckAgainst:
     """The answer, judged by a library's own class.
 
     Attributes:
-        explanation: Why it failed, as ``refsim parity explain`` says it.
+        explanation: Why it failed, as ``refsim parity why`` says it.
     """
 
     against: str

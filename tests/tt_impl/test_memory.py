@@ -71,7 +71,7 @@ def test_the_command_writes_the_values_of_its_json(
 ) -> None:
     monkeypatch.setattr(memory, "plan", lambda *given, **more: outcome)
     table = tmp_path / "memory.csv"
-    words = ["memory", "--model", "sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2"]
+    words = ["memory", "sd35-large", "--mesh", "t3k", "--parallel", "cfg2_sp2_tp2"]
     done = CliRunner().invoke(app, [*words, "--optable", "--csv", str(table), "--json"])
     assert done.exit_code == 0, done.output
     found = loads("memory", done.stdout)

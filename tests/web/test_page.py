@@ -18,7 +18,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 FIGURE = {"model": "m", "size": "1024", "mesh": "n300", "parallel": "tp2", "arch": "blackhole", "measured": 12.0}
 FIGURE |= {"predicted": 10.0, "low": 9.0, "high": 11.0, "source": "somebody", "inside": False}
 TRACES = {
-    "failed": {"command": "refsim parity explain x --trace out/x.trace.json"},
+    "failed": {"command": "refsim parity why x --trace out/x.trace.json"},
     "passed": {"file": "../out/a b.trace.json"},
 }
 

@@ -131,7 +131,7 @@ def read_ttnn(path: Path) -> TtnnMemory:
         return TtnnMemory(found["ran"], found["model"], mesh, parallel, g["weights"], buffers, transient, g["total"])
     except (OSError, ValueError, KeyError, TypeError, RefsimError) as error:
         raise UserError(
-            f"{path} is no report of ttnn's memory; write one with `refsim memory --json > FILE`."
+            f"{path} is no report of ttnn's memory; write one with `refsim memory MODEL --json > FILE`."
         ) from error
 
 
@@ -143,5 +143,5 @@ def check_ttnn(found: TtnnMemory, config: dict[str, Any], mesh: MeshSpec, parall
     if (found.mesh.name, found.parallel) != (mesh.name, parallel):
         raise UserError(
             f"the report of ttnn's memory is of another mesh or configuration ({found.ran}); "
-            f"run `refsim memory --mesh {mesh.name}` with this configuration."
+            f"run `refsim memory MODEL --mesh {mesh.name}` with this configuration."
         )

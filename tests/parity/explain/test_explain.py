@@ -207,10 +207,10 @@ def test_a_failed_case_says_where_and_what_in_every_report(failed):
     why = as_json(record)["explanation"]
     assert (why["place"]["rank"], why["place"]["heads"], why["place"]["rows"]) == (2, [3, 4], [71, 72])
     assert why["causes"][0]["fault"] == "one-row"
-    assert why["again"] == f"refsim parity explain {record.id} --seed 5"
+    assert why["again"] == f"refsim parity why {record.id} --seed 5"
     for text in (report.junit_xml(failed).decode(), report.markdown(failed)):
         assert "rank 2 at mesh (0, 2), heads 3..3, rows 71..71" in text
-        assert "looks like: one-row" in text and "refsim parity explain" in text
+        assert "looks like: one-row" in text and "refsim parity why" in text
     json.dumps(as_json(failed), allow_nan=False)
 
 
@@ -280,9 +280,9 @@ def test_the_command_judges_what_is_drawn_and_tells_programs(monkeypatch):
 def test_one_case_runs_again_by_its_id():
     case_id = "attention-n300-sp2-ring-fp32-normal"
     known = find_case(CliRunner().invoke(app, ["list", "-k", "attention and n300"]).stdout.split()[0], "cpu").id
-    result = CliRunner().invoke(app, ["explain", known, "--json"])
+    result = CliRunner().invoke(app, ["why", known, "--json"])
     assert result.exit_code == 0, result.output
-    shown = loads("parity explain", result.stdout)
+    shown = loads("parity why", result.stdout)
     assert shown["id"] == known and "trace_wrong_axis" in shown["metrics"]
     with pytest.raises(UserError, match="does not exist"):
         find_case(case_id + "-none", "cpu")

@@ -26,7 +26,7 @@ EXPLANATION = {
         {"fault": "one-row", "sentence": "One row is zero.", "likelihood": 0.9},
         {"fault": "one-head", "sentence": "One head is zero.", "likelihood": 0.001},
     ],
-    "again": "refsim parity explain attention-x",
+    "again": "refsim parity why attention-x",
     "problem": "",
 }
 

@@ -103,7 +103,7 @@ EXPLANATION = {
     "place": {"text": "first wrong tensor: out, rank 2 at mesh (0, 2)"},
     "maps": [{"title": "error", "lines": "heads", "columns": "shards", "errors": [[1e-8, 1.0], [None, "inf"]]}],
     "causes": [{"fault": "one-row", "sentence": "One row is zero.", "likelihood": 0.93}],
-    "again": "refsim parity explain a",
+    "again": "refsim parity why a",
     "problem": "",
 }
 
