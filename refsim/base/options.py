@@ -133,7 +133,7 @@ class RunOptions:
                 f"{self.parallel} uses {self.parallel.num_devices} devices but mesh {self.mesh} has "
                 f"{self.mesh.num_devices}; build the factors with parse_parallel."
             )
-        if self.weights_dtype == "bfp4_b":
+        if str(self.weights_dtype) == "bfp4_b":
             raise UserError("weights in bfp4_b are predicted only (`refsim time`); a run on ttnn has bf16 or bfp8_b.")
         for name, allowed in (
             ("backend", BACKENDS),

@@ -153,8 +153,10 @@ def latent(model: Published, size: str | None) -> tuple[str, tuple[int, ...]]:
     if pixels := _PIXELS.fullmatch(size):
         return size, _of_pixels(model, *(None if n is None else int(n) for n in pixels.groups()))
     if size not in model.sizes:
-        known = ", ".join([*model.sizes, "or pixels: HEIGHTxWIDTH, FRAMESxHEIGHTxWIDTH"])
-        raise UserError(f"size '{size}' is not known for this model; choose one of {known}.")
+        known = f"choose one of {', '.join(model.sizes)}, or" if model.sizes else "give"
+        raise UserError(
+            f"size '{size}' is not known for this model; {known} pixels: HEIGHTxWIDTH, FRAMESxHEIGHTxWIDTH."
+        )
     return size, model.sizes[size]
 
 

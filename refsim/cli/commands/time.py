@@ -93,7 +93,7 @@ def time(
         from refsim.timing.read.reading import read_published
         from refsim.timing.report.documents import CriticalPath, Time
 
-        options = opt.run_options(context, dtype="bf16", weights_dtype="bf16")
+        options = opt.run_options(context, dtype="bf16", weights_dtype="bf16", trace=False)
         config = options.parallel
         name, published = find(model)
         size, shape = latent(published, opt.size_of(size, height, width, frames))

@@ -299,8 +299,8 @@ def test_a_size_in_pixels(model, size, shape):
     [
         ("t5-xxl", "64x64", "t5-xxl has no size"),
         ("sd35-vae", None, "sd35-vae has no size"),
-        ("sd35-vae", "512", "choose one of or pixels"),
-        ("wan21-vae", "480x832", "give --frames"),
+        ("sd35-vae", "512", "give pixels"),
+        ("wan21-vae", "480x832", "give frames"),
         ("sd35-large", "4k", "choose one of 512, 1024, or pixels"),
     ],
 )
