@@ -149,12 +149,12 @@ def markdown() -> str:
 
 
 def _top(schema: Schema) -> Iterator[str]:
-    """What an output is: an object, or a list or a choice of some."""
+    """Yield what an output is: an object, or a list or a choice of some."""
     yield from _object(schema) if "properties" in schema else [f"A {_type(schema)}."]
 
 
 def _object(schema: Schema) -> Iterator[str]:
-    """What an object is, and the table of its keys."""
+    """Yield what an object is, and the table of its keys."""
     yield " ".join(schema.get("description", "").replace("``", "`").split())
     rows = []
     for key, value in schema["properties"].items():
@@ -164,7 +164,7 @@ def _object(schema: Schema) -> Iterator[str]:
 
 
 def _type(schema: Schema) -> str:
-    """The type of a value in words."""
+    """Return the type of a value in words."""
     if "$ref" in schema:
         return schema["$ref"].rpartition("/")[2]
     if "anyOf" in schema:
