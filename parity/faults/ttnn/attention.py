@@ -9,6 +9,7 @@ from typing import Any
 from parity.faults.around import at
 from parity.faults.registry import fault
 from parity.faults.ttnn.cases import SP2, SP2_SPLIT, SP2_TP4, TP2, ULYSSES, USP
+from parity.faults.ttnn.device import ttnn
 
 padding = partial(fault, "padding", case=SP2_TP4)
 joint = partial(fault, "joint", case=SP2)
@@ -55,8 +56,6 @@ def joint_strategy_front(original: Callable, *args: Any, **kwargs: Any) -> Any:
 )
 @at("tt_impl.parallel.usp:_local")
 def joint_at_the_front(original: Callable, ctx: Any, qkv: Any, prompt: Any, **tokens: Any) -> Any:
-    import ttnn
-
     out, prompt_out = original(ctx, qkv, prompt, **tokens)
     whole = ttnn.concat([prompt_out, out], 2)
     return whole[:, :, : out.shape[2]], whole[:, :, out.shape[2] :]
@@ -85,8 +84,6 @@ def joint_split_taken_for_whole(original: Callable, *args: Any, logical_l: int |
 )
 @at("tt_impl.parallel.usp:ring_attention")
 def no_lse_merge(_: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
-    import ttnn
-
     from tt_impl.parallel import sdpa
 
     program = sdpa.program_config(ctx, qkv[0].shape[2], reserve_row=False)
@@ -98,8 +95,6 @@ def no_lse_merge(_: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> A
 @merge("Shards are merged with equal weight instead of by their log-sum-exp.", "outputs of the steps averaged")
 @at("tt_impl.parallel.usp:ring_attention")
 def lse_merge_averaged(_: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
-    import ttnn
-
     from tt_impl.parallel import sdpa
 
     (q, k, v), rows = qkv, qkv[0].shape[2]
@@ -148,8 +143,6 @@ def usp_shards_in_device_order(original: Callable, self: Any, x: Any, dim: Any, 
 @exchange("V travels the ring one shard behind K.", "two gathers on one semaphore, of which one is late", case=USP)
 @at("tt_impl.parallel.usp:ring_attention")
 def usp_v_behind_k(original: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
-    import ttnn
-
     q, k, v = qkv
     n, axis = v.shape[2], ctx.ring_axis
     whole = ctx.ccl.all_gather(v, dim=2, axis=axis)

@@ -9,6 +9,7 @@ from typing import Any
 from parity.cases import BlockShape, Case, Layout, ModelShape, make_case
 from parity.faults.around import Patch, around, at, instead
 from parity.faults.registry import fault
+from parity.faults.ttnn.device import ttnn
 
 
 def video_block(layout: Layout, text: int = 29) -> Case:
@@ -70,8 +71,6 @@ def heads_normalised_together(original: Callable, self: Any, x: Any, rotary: Any
 
 
 def _over_all_heads(norm: Any, y: Any) -> Any:
-    import ttnn
-
     batch, heads, rows, features = y.shape
     wide = ttnn.layer_norm(ttnn.experimental.nlp_concat_heads(y), epsilon=norm._eps)
     narrow = ttnn.permute(ttnn.reshape(wide, (batch, rows, heads, features)), (0, 2, 1, 3))

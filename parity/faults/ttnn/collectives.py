@@ -11,6 +11,7 @@ import torch
 from parity.faults.around import Patch, at, instead
 from parity.faults.registry import fault
 from parity.faults.ttnn.cases import SP2_TP2, SP2_TP4, TP2
+from parity.faults.ttnn.device import ttnn
 
 
 def _gathering(gather: Callable[[Any, Any], Any]) -> Patch:
@@ -63,8 +64,6 @@ def reduce_on_the_wrong_axis(_: Callable, ctx: Any, x: Any) -> Any:
 )
 @at("tt_impl.layers.linear:reduce_scatter_features")
 def reduce_scatter_missing(_: Callable, ctx: Any, x: Any) -> Any:
-    import ttnn
-
     return ttnn.mesh_partition(x, dim=3, cluster_axis=ctx.tp_axis)
 
 
@@ -111,8 +110,6 @@ def norm_statistics_local(_: Callable, ctx: Any, stats: Any) -> Any:
 )
 @at("tt_impl.layers.norm:gather_features")
 def norm_statistics_of_one(_: Callable, ctx: Any, stats: Any) -> Any:
-    import ttnn
-
     return ttnn.concat([stats] * ctx.tp, 3)
 
 
@@ -130,8 +127,6 @@ def norm_counts_padding(original: Callable, self: Any, *args: Any, **kwargs: Any
 @modulation("The gate of attention is forgotten.", "a residual added without its gate")
 @at("tt_impl.layers.modulation:Modulation.__call__")
 def gate_forgotten(original: Callable, self: Any, time: Any) -> list:
-    import ttnn
-
     shift, scale, gate, *rest = original(self, time)
     return [shift, scale, ttnn.add(ttnn.multiply(gate, 0.0), 1.0), *rest]
 

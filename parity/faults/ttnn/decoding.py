@@ -11,6 +11,7 @@ import torch
 from parity.cases import GenerationShape, Layout, make_case
 from parity.faults.around import at
 from parity.faults.registry import fault
+from parity.faults.ttnn.device import ttnn
 
 TP4 = make_case(
     "ttnn_generation", "dflash_tiny32", Layout("bh-qb-1x4", "tp4"), GenerationShape(prompts=2, text=7, max_new_tokens=6)
@@ -54,6 +55,4 @@ def argmax_without_offset(_: Callable, self: Any, local: Any) -> Any:
 @decoding("The experts' partial sums are not reduced.", "all-reduce forgotten behind the down projection")
 @at("tt_impl.models.qwen3_moe.experts:reduce_scatter_features")
 def experts_not_reduced(original: Callable, ctx: Any, x: Any) -> Any:
-    import ttnn
-
     return ttnn.mesh_partition(x, dim=3, cluster_axis=ctx.tp_axis)

@@ -11,6 +11,7 @@ import torch
 from parity.faults.around import Patch, around, at, instead
 from parity.faults.registry import fault
 from parity.faults.ttnn.cases import CFG2, SP2_DUAL, SP2_TP4, TP2, WHOLE_SP2
+from parity.faults.ttnn.device import ttnn
 
 cfg = partial(fault, "cfg", case=CFG2)
 positions = partial(fault, "positions", case=WHOLE_SP2)
@@ -101,8 +102,6 @@ def links_beyond_the_mesh(original: Callable, self: Any, *args: Any, **kwargs: A
 )
 @at("tt_impl.parallel.manager:CCLManager.__init__")
 def ring_on_a_line(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    import ttnn
-
     original(self, *args, **kwargs)
     self.topology = [ttnn.Topology.Ring] * 2
 
@@ -114,7 +113,5 @@ def ring_on_a_line(original: Callable, self: Any, *args: Any, **kwargs: Any) -> 
 )
 @at("tt_impl.layers.linear:RowParallelLinear.__call__")
 def use_after_free(original: Callable, self: Any, *args: Any) -> Any:
-    import ttnn
-
     ttnn.deallocate(self._bias)
     return original(self, *args)

@@ -12,6 +12,7 @@ import torch
 from parity.cases import Case, Layout, ModelShape, make_case
 from parity.faults.around import Patch, around, at, together
 from parity.faults.registry import fault
+from parity.faults.ttnn.device import ttnn
 
 
 def _case(model: str, tokens: int) -> Case:
@@ -92,16 +93,12 @@ def relative_bias_of_the_first_layer(
 )
 @at("tt_impl.models.t5.encoder:T5Block.__call__")
 def relative_bias_in_the_first_layer_only(original: Callable, self: Any, x: Any, bias: Any) -> Any:
-    import ttnn
-
     return original(self, x, bias if self.bias is not None else ttnn.multiply(bias, 0.0))
 
 
 @bias("The bias is divided by the root of a head's size.", "bias added to scores before they are scaled")
 @at("tt_impl.models.t5.encoder:RelativeBias.__call__")
 def relative_bias_scaled(original: Callable, *args: Any) -> Any:
-    import ttnn
-
     return ttnn.multiply(original(*args), 64 ** (-0.5))
 
 
@@ -205,8 +202,6 @@ def positions_off_by_one(original: Callable, self: Any, *args: Any) -> None:
 @tokens("Embeddings are multiplied by the root of their size.", "as Gemma and the first transformers do", case=T5)
 @at("tt_impl.layers.embeddings:TokenEmbedding.__call__")
 def embeddings_scaled(original: Callable, self: Any, ids: Any) -> Any:
-    import ttnn
-
     return ttnn.multiply(original(self, ids), 96**0.5)
 
 
@@ -262,8 +257,6 @@ def t5_norm_epsilon(original: Callable, self: Any, *args: Any, eps: float, **siz
 @arithmetic("The norms take the mean away.", "layer_norm called where T5 has rms_norm under that name")
 @at("tt_impl.layers.norm:RMSNorm.__call__")
 def t5_norm_with_mean(_: Callable, self: Any, x: Any) -> Any:
-    import ttnn
-
     return ttnn.layer_norm(x, epsilon=self._eps, weight=self._weight)
 
 

@@ -13,6 +13,7 @@ from parity.cases import Layout
 from parity.faults.around import at
 from parity.faults.registry import fault
 from parity.faults.ttnn.cogvideox import USP22, USP24, video_block
+from parity.faults.ttnn.device import ttnn
 
 RING_SPLIT = video_block(Layout("n300", "sp2", prompt_layout="split"), 33)  # 32 + 1 of 32
 ULYSSES_SPLIT = video_block(Layout("n300", "sp2", "ulysses", prompt_layout="split"), 33)
@@ -20,8 +21,6 @@ ULYSSES_SPLIT = video_block(Layout("n300", "sp2", "ulysses", prompt_layout="spli
 
 def _swapped(x: Any, dim: int) -> Any:
     """Exchange the halves of a tensor on the device."""
-    import ttnn
-
     return ttnn.concat(list(reversed(ttnn.chunk(x, 2, dim))), dim)
 
 
@@ -76,8 +75,6 @@ def usp_axes_swapped_in_attention(original: Callable, ctx: Any, *args: Any, **kw
 )
 @at("tt_impl.parallel.usp:ring_attention")
 def usp_ring_one_off(original: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
-    import ttnn
-
     axis = ctx.ring_axis
     keys = (_swapped(ctx.ccl.all_gather(x, dim=2, axis=axis), 2) for x in qkv[1:])
     moved = (ttnn.mesh_partition(x, dim=2, cluster_axis=axis) for x in keys)

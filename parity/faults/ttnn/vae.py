@@ -11,6 +11,7 @@ import torch
 from parity.cases import Case, Layout, ModelShape, make_case
 from parity.faults.around import Patch, around, at
 from parity.faults.registry import fault
+from parity.faults.ttnn.device import ttnn
 
 
 def _case(model: str, mesh: str, parallel: str, latent: tuple[int, ...], *, tag: str = "", **more: Any) -> Case:
@@ -48,8 +49,6 @@ time = partial(fault, "time", case=WAN)
 @halo("Every device pads its part with zeros itself.", "a convolution's own padding left on in the port")
 @at(_halos)
 def vae_halo_missing(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
-    import ttnn
-
     exchange(x, dims, axes)
     return ttnn.pad(x, [(int(d in dims), int(d in dims)) for d in range(4)], 0.0)
 
@@ -57,8 +56,6 @@ def vae_halo_missing(exchange: Callable, x: Any, dims: list[int], axes: list[int
 @halo("The borders of the two neighbours are exchanged for each other.", "left and right mixed up")
 @at(_halos)
 def vae_halo_sides_swapped(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
-    import ttnn
-
     wide = exchange(x, dims, axes)
     for dim in dims:
         n = wide.shape[dim]
@@ -70,8 +67,6 @@ def vae_halo_sides_swapped(exchange: Callable, x: Any, dims: list[int], axes: li
 @halo("The border rows are a row short: the outermost one is the second again.", "padding of 1 read as 0")
 @at(_halos)
 def vae_halo_one_row_short(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
-    import ttnn
-
     wide = exchange(x, dims, axes)
     return ttnn.concat([_cut(wide, 1, 1, 2), _cut(wide, 1, 1, wide.shape[1])], dim=1)
 
@@ -85,8 +80,6 @@ def vae_halo_over_the_other_axis(exchange: Callable, x: Any, dims: list[int], ax
 @halo("Corners of the halo stay empty.", "both axes exchanged at once instead of one after the other")
 @at(_halos)
 def vae_halo_without_corners(exchange: Callable, x: Any, dims: list[int], axes: list[int]) -> Any:
-    import ttnn
-
     wide = exchange(x, dims, axes)
     n = wide.shape[1]
     middle = ttnn.pad(_cut(wide, 1, 1, n - 1), [(0, 0), (1, 1), (0, 0), (0, 0)], 0.0)
@@ -112,8 +105,6 @@ def vae_padding_not_masked(_: Callable, ctx: Any, x: Any, shards: Any) -> Any:
 @statistics("Every device takes the statistics of its own part.", "GroupNorm of the part, sums not gathered")
 @at("tt_impl.layers.group_norm:_CutPicture._summed")
 def vae_statistics_local(original: Callable, self: Any, moments: Any, axis: int) -> Any:
-    import ttnn
-
     original(self, moments, axis)
     return ttnn.multiply(moments, float(self._ctx.shape[axis]))
 
@@ -121,8 +112,6 @@ def vae_statistics_local(original: Callable, self: Any, moments: Any, axis: int)
 @statistics("Statistics are gathered over the columns only.", "one cluster_axis, as the fused op takes it")
 @at("tt_impl.layers.group_norm:_CutPicture._summed")
 def vae_statistics_of_a_row_of_devices(original: Callable, self: Any, moments: Any, axis: int) -> Any:
-    import ttnn
-
     total = original(self, moments, axis)
     return total if axis == self._ctx.tp_axis else ttnn.multiply(moments, float(self._ctx.shape[axis]))
 
@@ -141,8 +130,6 @@ def vae_padding_in_statistics(
 def vae_groups_interleaved(
     original: Callable, self: Any, ctx: Any, affine: Any, channels: int, groups: int, **more: Any
 ) -> None:
-    import ttnn
-
     original(self, ctx, affine, channels, groups, **more)
     self._member = torch.eye(groups).repeat(channels // groups, 1)
     self._of_group = ctx.put(self._member.t()[None, None], dtype=ttnn.float32)
@@ -156,8 +143,6 @@ def vae_groups_interleaved(
 )
 @at("tt_impl.layers.group_norm:_WholePicture._pinned")
 def vae_grid_of_another_product(original: Callable, self: Any, *args: Any) -> tuple:
-    import ttnn
-
     return ttnn.CoreGrid(x=12, y=10), *original(self, *args)[1:]
 
 
@@ -188,8 +173,6 @@ def vae_latent_not_permuted(original: Callable, ctx: Any, x: Any, shards: Any) -
 @picture("The picture is repeated where every pixel should be.", "repeat in place of repeat_interleave")
 @at("ttnn:upsample")
 def vae_enlarged_by_repeating(_: Callable, x: Any, scale: Any) -> Any:
-    import ttnn
-
     return ttnn.repeat(x, [1, 2, 2, 1])
 
 
@@ -269,8 +252,6 @@ def vae_doubling_remembers_the_first_frame(original: Callable, self: Any, x: Any
 @time("The two frames that time is doubled to lie channel by channel.", "channels viewed as (C, 2)")
 @at("tt_impl.models.vae_wan.layers:Upsample._in_turn")
 def vae_pairs_channel_by_channel(_: Callable, self: Any, pairs: Any) -> Any:
-    import ttnn
-
     images, height, width, _ = pairs.shape
     frames = ttnn.permute(ttnn.reshape(pairs, (images, height * width, self._channels, 2)), (0, 3, 1, 2))
     return ttnn.reshape(frames, (2 * images, height, width, self._channels))
@@ -283,8 +264,6 @@ def vae_last_frame_alone(original: Callable, x: Any, size: Any) -> Any:
 
 
 def _backwards(x: Any) -> Any:
-    import ttnn
-
     return ttnn.concat([x[:, t : t + 1] for t in reversed(range(x.shape[1]))], dim=1) if x.shape[1] > 1 else x
 
 

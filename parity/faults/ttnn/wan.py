@@ -14,6 +14,7 @@ import torch
 from parity.cases import BlockShape, Case, Layout, ModelShape, make_case
 from parity.faults.around import Patch, around, at, together
 from parity.faults.registry import fault
+from parity.faults.ttnn.device import ttnn
 
 
 def _block(mesh: str, parallel: str) -> Case:
@@ -86,8 +87,6 @@ def wan_logical_n_missing(original: Callable, ctx: Any, qkv: Any, prompt: Any, *
 
 def _own_statistics(heads: bool) -> Patch:
     """After the gather every device takes its own statistics for everyone's: of norms over heads, or of layer norms."""
-    import ttnn
-
     from tt_impl.layers import norm
 
     def gather(original: Callable, ctx: Any, stats: Any) -> Any:
@@ -116,8 +115,6 @@ def wan_mean_of_local_features() -> Patch:
 @norms("Queries and keys are normalised head by head.", "the norm of SD3.5 and Flux.1, whose weights fit", case=TP2)
 @at("tt_impl.layers.norm:DistributedRMSNorm._finish")
 def wan_norm_per_head(original: Callable, self: Any, x: Any, stats: Any, rotary: Any) -> Any:
-    import ttnn
-
     size = x.shape[3] // self._local_heads
     heads = [x[:, :, :, start : start + size] for start in range(0, x.shape[3], size)]
     normed = ttnn.concat([ttnn.rms_norm(head, epsilon=self._eps) for head in heads], dim=3)
@@ -138,8 +135,6 @@ def wan_norm_counts_padded_heads(original: Callable, self: Any, *args: Any, **si
 )
 @at("tt_impl.models.wan22.attention:CrossAttention.__call__")
 def wan_prompt_of_the_other_sample(original: Callable, self: Any, spatial: Any, prompt: Any, *image: Any) -> Any:
-    import ttnn
-
     return original(self, spatial, ttnn.concat([prompt[1:2], prompt[0:1]], dim=0))
 
 
@@ -173,8 +168,6 @@ def wan_heads_of_values_reversed(original: Callable, self: Any, x: torch.Tensor)
 )
 @at("tt_impl.layers.linear:reduce_scatter_features", within="tt_impl.models.wan22.attention:CrossAttention.__call__")
 def wan_cross_attention_not_reduced(_: Callable, ctx: Any, x: Any) -> Any:
-    import ttnn
-
     return ttnn.mesh_partition(x, dim=3, cluster_axis=ctx.tp_axis)
 
 
@@ -200,8 +193,6 @@ def wan_scale_without_one(original: Callable, self: Any, ctx: Any, table: torch.
 @modulation("The norm before cross-attention has no weight and no bias.", "norm2 built like norm1 and norm3")
 @at("tt_impl.models.wan22.block:WanBlock.__init__")
 def wan_norm2_without_affine(original: Callable, self: Any, *args: Any) -> None:
-    import ttnn
-
     original(self, *args)
     self._norm2 = [ttnn.full_like(x, value) for x, value in zip(self._norm2, (1.0, 0.0), strict=True)]
 
@@ -215,8 +206,6 @@ def wan_timestep_in_bf16(original: Callable, self: Any, t: Any) -> Any:
 @outside("The last norm is modulated by the time step after its silu.", "one tensor for blocks and output")
 @at("tt_impl.models.wan22.transformer:WanTransformer._project_out")
 def wan_output_after_silu(original: Callable, self: Any, x: Any, temb: Any) -> Any:
-    import ttnn
-
     return original(self, x, ttnn.silu(temb))
 
 

@@ -11,6 +11,7 @@ import torch
 from parity.faults.around import Patch, at, together
 from parity.faults.registry import fault
 from parity.faults.ttnn.cases import SP2_TP2, TP2, TP2_DUAL, TP8
+from parity.faults.ttnn.device import ttnn
 
 weights = partial(fault, "weights", case=TP2)
 heads = partial(fault, "heads", case=TP2)
@@ -51,8 +52,6 @@ def col_weight_on_the_wrong_axis(
 @weights("bfp4_b weights where bf16 is meant.", "a dtype meant for one layer of another model left in a shared default")
 @at("tt_impl.parallel.context:Context.put")
 def weights_in_bfp4(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
-    import ttnn
-
     matrix = x.shape[0] == 1 and x.shape[-2] >= x.shape[-1] // 16 and x.shape[-2] > 128
     return original(ctx, x, **(where | {"dtype": ttnn.bfloat4_b} if matrix else where))
 
