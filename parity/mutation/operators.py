@@ -54,14 +54,8 @@ def swapped_operands(node: ast.AST) -> Iterator[ast.AST]:
             yield _with(node, left=node.right, right=node.left)
 
 
-_OTHER: dict[type, type] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mod,
-}
-_OTHER |= {ast.And: ast.Or, ast.Or: ast.And}
+_OTHER: dict[type, type] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
+_OTHER |= {ast.FloorDiv: ast.Mod, ast.And: ast.Or, ast.Or: ast.And}
 
 
 @operator

@@ -55,25 +55,23 @@ def summary(campaign: Campaign) -> dict[str, Any]:
     count = Counter(t.verdict for t in campaign.tried)
     how = Counter(t.how for t in campaign.tried if t.verdict == KILLED)
     judged = len(campaign.tried) - count[EQUIVALENT]
-    low, high = wilson(count[KILLED], judged)
     others = [t for t in campaign.tried if t.verdict != EQUIVALENT and not t.mutation.of_document]
     killed = sum(t.verdict == KILLED for t in others)
-    low_without, high_without = wilson(killed, len(others))
     return {
         "mutations": len(campaign.tried),
         **{verdict: count[verdict] for verdict in VERDICTS},
         "killed_by": {name: how[name] for name in (BOUND, ERROR, HUNG)},
-        "score": round(100 * count[KILLED] / judged, 1) if judged else None,
-        "interval_95": [round(100 * low, 1), round(100 * high, 1)],
+        **_score(count[KILLED], judged),
         "of_documents": judged - len(others),
-        "without_documents": {
-            "killed": killed,
-            "judged": len(others),
-            "score": round(100 * killed / len(others), 1) if others else None,
-            "interval_95": [round(100 * low_without, 1), round(100 * high_without, 1)],
-        },
+        "without_documents": {"killed": killed, "judged": len(others), **_score(killed, len(others))},
         "seconds": round(campaign.seconds, 1),
     }
+
+
+def _score(killed: int, judged: int) -> dict[str, Any]:
+    """Return the score and its interval in percent."""
+    score = round(100 * killed / judged, 1) if judged else None
+    return {"score": score, "interval_95": [round(100 * share, 1) for share in wilson(killed, judged)]}
 
 
 @dataclass

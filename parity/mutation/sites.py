@@ -110,6 +110,7 @@ _TELLING = set(
 )
 """Calls that name something for traces, tell users, read a clock, speak to type checkers."""
 _BOUND_LOOSELY = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp)
+_TYPES = frozenset("tuple list dict Callable Literal type".split())
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -219,11 +220,4 @@ def _reads_a_clock(node: ast.AST) -> bool:
 
 def _is_type(node: ast.Subscript) -> bool:
     """Whether a subscript is a type such as ``tuple[Tensor, Tensor]``."""
-    return isinstance(node.value, ast.Name) and node.value.id in (
-        "tuple",
-        "list",
-        "dict",
-        "Callable",
-        "Literal",
-        "type",
-    )
+    return isinstance(node.value, ast.Name) and node.value.id in _TYPES

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from typing import Any, ClassVar
 
 import torch
@@ -217,9 +218,7 @@ class GenerationOracle:
             hidden = self._draft(states, found.tokens[-1])
             proposed, by = _best(self._target.lm_head(hidden[0, 1:]))
             tokens, margins = _best(self._logits([*final, found.tokens[-1], *proposed.tolist()])[len(final) :])
-            matched = 0
-            while matched < len(proposed) and proposed[matched] == tokens[matched]:
-                matched += 1
+            matched = _matching(proposed.tolist(), tokens.tolist())
             final += [found.tokens[-1], *proposed[:matched].tolist()]
             found.tokens += [*proposed[:matched].tolist(), int(tokens[matched])]
             found.proposed.append(proposed.tolist())
@@ -270,9 +269,7 @@ def expected_of(case: Case, oracle: GenerationOracle, prompt: list[int], text: D
     proposed, start = [step.proposed for step in text.steps], 1
     found = Expected(alone.tokens[: shape.max_new_tokens], proposed, [], [], alone.closest, alone.margins[0])
     for proposals in proposed:
-        matched = 0
-        while matched < len(proposals) and proposals[matched] == alone.tokens[start + matched]:
-            matched += 1
+        matched = _matching(proposals, alone.tokens[start:])
         found.accepted.append(matched + 1)
         found.margins.append(min(alone.margins[start : start + matched + 1]))
         start += matched + 1
@@ -338,6 +335,11 @@ def rounds(accepted: list[int], tokens: int, *, before: int = 1) -> list[int]:
         taken.append(count)
         given += count
     return taken
+
+
+def _matching(proposed: list[int], tokens: list[int]) -> int:
+    """Count the first proposals that are the tokens."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(proposed, tokens, strict=False)))
 
 
 def _best(logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -60,20 +60,10 @@ def bars(trace: list[Data], hazards: list[Data]) -> Data:
     found = []
     for event in sorted(events, key=lambda event: (event["rank"], event["start"])):
         slot = _SLOT.search(event["buffer"])
-        found.append(
-            {
-                "rank": event["rank"],
-                "lane": _lane(event),
-                "step": event["step"],
-                "buffer": event["buffer"],
-                "slot": "AB"[int(slot[1])] if slot else "",
-                "start": (event["start"] - first) * 1e3,
-                "end": (event["end"] - first) * 1e3,
-                "bytes": event["bytes"],
-                "peer": event["peer"],
-                "hazards": [i for i, hazard in enumerate(hazards) if _is_of(event, hazard)],
-            }
-        )
+        bar = {key: event[key] for key in ("rank", "step", "buffer", "bytes", "peer")}
+        bar |= {key: (event[key] - first) * 1e3 for key in ("start", "end")}
+        bar |= {"lane": _lane(event), "slot": "AB"[int(slot[1])] if slot else ""}
+        found.append(bar | {"hazards": [i for i, hazard in enumerate(hazards) if _is_of(event, hazard)]})
     ranks = sorted({event["rank"] for event in events})
     return {"ranks": ranks, "bars": found, "hazards": [{k: h[k] for k in ("kind", "sentence")} for h in hazards]}
 
