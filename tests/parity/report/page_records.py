@@ -10,6 +10,8 @@ from typing import Any
 from parity.cases import Case
 from parity.faults import ref_cases
 from parity.faults import report as fault_report
+from parity.faults.records import Exceeded
+from parity.faults.records import Record as FaultRecord
 from parity.kinds import thresholds_for
 from parity.measure.records import Record, SuiteRun
 from parity.report import history
@@ -49,17 +51,17 @@ def parity_run() -> SuiteRun:
     )
 
 
-def fault_records() -> list[dict]:
+def fault_records() -> list[FaultRecord]:
     """A fault that is caught, one that survives, and a clean case."""
-    common = {"backend": "cpu", "case": ref_cases.RING.id, "error": "", "thresholds": {"gain": 0.1}, "seconds": 0.5}
-    caught = {"caught_by": [{"metric": "gain", "value": 0.4, "threshold": 0.1}], "metrics": {"gain": 0.4}}
-    clean = {"caught_by": [], "metrics": {"gain": 0.01}}
+    common = {"backend": "cpu", "case": ref_cases.RING.id, "thresholds": {"gain": 0.1}, "seconds": 0.5}
+    caught = {"caught_by": [Exceeded("gain", 0.4, 0.1)], "metrics": {"gain": 0.4}}
+    clean = {"metrics": {"gain": 0.01}}
     words = {"sentence": "Two heads are swapped.", "mistake": "an index"}
     none = dict.fromkeys(words, "")
     return [
-        {"id": ref_cases.RING.id, "kind": "clean", "family": "", "verdict": "passed", **none, **clean, **common},
-        {"id": "two-heads", "kind": "fault", "family": "heads", "verdict": "caught", **words, **caught, **common},
-        {"id": "late", "kind": "fault", "family": "buffers", "verdict": "survived", **words, **clean, **common},
+        FaultRecord(ref_cases.RING.id, "clean", family="", verdict="passed", **none, **clean, **common),
+        FaultRecord("two-heads", "fault", family="heads", verdict="caught", **words, **caught, **common),
+        FaultRecord("late", "fault", family="buffers", verdict="survived", **words, **clean, **common),
     ]
 
 
