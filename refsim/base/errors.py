@@ -64,6 +64,16 @@ class CommError(RefsimError):
         self.peer, self.timed_out = peer, timed_out
 
 
+class DivergedError(RefsimError):
+    """Two ranks of a group make different calls, or the same call with another dtype, shape or root; ``peer`` is the
+    other rank.
+    """
+
+    def __init__(self, message: str, *, peer: int) -> None:
+        super().__init__(message)
+        self.peer = peer
+
+
 class RankFailure(RefsimError):
     """A rank died, raised or hung, and the run was ended; the message names rank, step, collective, peer and reason.
 

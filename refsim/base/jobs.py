@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from refsim.base.errors import CommError, RefsimError, UserError
+from refsim.base.errors import CommError, DivergedError, RefsimError, UserError
 from refsim.base.options import RunOptions
 
 
@@ -79,9 +79,11 @@ def failure(error: BaseException) -> dict[str, Any]:
     """Return the answer of a job that raised.
 
     ``kind`` is ``user`` for a mistake of the user's, ``comm`` for a transfer that failed (``peer`` is the other rank,
-    ``timed_out`` whether it was waited for in vain) and ``error`` for anything else.
+    ``timed_out`` whether it was waited for in vain), ``diverged`` for a call unlike ``peer``'s and ``error`` for
+    anything else.
     """
-    kind = "comm" if isinstance(error, CommError) else "user" if isinstance(error, UserError) else "error"
+    kinds = {CommError: "comm", UserError: "user", DivergedError: "diverged"}
+    kind = next((kind for type_, kind in kinds.items() if isinstance(error, type_)), "error")
     message = error.with_flags if isinstance(error, RefsimError) else f"{type(error).__name__}: {error}"
     return {
         "ok": False,

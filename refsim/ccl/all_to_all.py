@@ -43,7 +43,8 @@ def all_to_all(
     arrived = [torch.empty_like(p) for p in pieces]
     arrived[i] = pieces[i]
     foreign = [arrived[j] for j in range(n) if j != i]
-    with device.collective("all_to_all", group, x), device.buffers.transient("all_to_all.arrived", *foreign):
+    call = device.collective("all_to_all", group, x, split_dim=split_dim, concat_dim=concat_dim)
+    with call, device.buffers.transient("all_to_all.arrived", *foreign):
         for d in range(1, n):
             if group.topology is Topology.RING:
                 to, source = [(i + d) % n], [(i - d) % n]

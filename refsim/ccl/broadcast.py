@@ -42,7 +42,7 @@ def broadcast(device: Device, x: Tensor, group: Group, *, root: int, chunk_bytes
         left = n - right if ring else -right
         source, to = (i + 1) % n, [(i - 1) % n] * (left < reach_left)
     arrived = device.buffers.transient("broadcast.value", value) if i != root else nullcontext()
-    with device.collective("broadcast", group, x), arrived:
+    with device.collective("broadcast", group, x, root=root), arrived:
         chunks = split_chunks(value, chunk_bytes)
         arrivals = [device.irecv(c, group, source, step=k) for k, c in enumerate(chunks)] if i != root else []
         sends = []

@@ -31,7 +31,7 @@ def neighbor_pad(
     sends = [(first, i - 1)] * (i > 0) + [(last, i + 1)] * (i + 1 < n)
     recvs = [(before, i - 1)] * (i > 0) + [(after, i + 1)] * (i + 1 < n)
     arrived = device.buffers.transient("neighbor_pad.arrived", before, after)
-    with device.collective("neighbor_pad", group, *(border for border, _ in sends)), arrived:
+    with device.collective("neighbor_pad", group, *(border for border, _ in sends), dim=dim, by=by), arrived:
         for border in [before] * (i == 0) + [after] * (i + 1 == n):
             with device.writing("zeros beyond the end", border):
                 border.zero_()

@@ -38,7 +38,7 @@ def reduce_scatter(device: Device, x: Tensor, group: Group, *, dim: int, chunk_b
             f"pad it to {-(-x.shape[dim] // n) * n}."
         )
     slices = [s.contiguous() for s in x.chunk(n, dim)]
-    with device.collective("reduce_scatter", group, x):
+    with device.collective("reduce_scatter", group, x, dim=dim):
         run = _ring if group.topology is Topology.RING else _line
         return run(device, slices, group, i, n, chunk_bytes)
 

@@ -30,7 +30,7 @@ def shift(device: Device, x: Tensor, group: Group, *, by: int = 1, chunk_bytes: 
             f"shift over {group.name} needs the wrap-around link that a Line of {n} lacks; use a Ring axis."
         )
     arrived = torch.empty_like(x, memory_format=torch.contiguous_format)
-    with device.collective("shift", group, x), device.buffers.transient("shift.arrived", arrived):
+    with device.collective("shift", group, x, by=by), device.buffers.transient("shift.arrived", arrived):
         exchange(
             device,
             group,

@@ -21,6 +21,7 @@ from refsim.runtime.group import Group, parallel_groups
 from refsim.runtime.tensor import MeshTensor
 from refsim.runtime.transports.transport import Transfer, Transport
 from refsim.runtime.watch.activity import Activity, Kind
+from refsim.runtime.watch.calls import NONE, CallCounter
 from refsim.runtime.watch.hazards import Use, UseLog
 from refsim.runtime.watch.observe import Observations, Streams
 from refsim.runtime.watch.status import StatusBoard
@@ -77,6 +78,8 @@ class Device:
         self._board = board
         self.collectives: list[dict[str, Any]] = []
         self._collectives: list[str] = []
+        self._calls = CallCounter()
+        self._header = NONE
         self._noted = 0
         self._under_way: dict[_Posted, None] = {}
         self.current_stage = Activity(Kind.RUNNING)
@@ -101,8 +104,12 @@ class Device:
         """Return the factors of the parallel schemes and their mesh axes."""
         return self.options.parallel
 
-    def collective(self, name: str, group: Group, *moved: Tensor) -> AbstractContextManager[None]:
+    def collective(self, name: str, group: Group, *moved: Tensor, **options: int | str) -> AbstractContextManager[None]:
         """Open a block in which everything sent belongs to collective ``name``; collectives may nest.
+
+        Members of a group make the same calls in the same order, with ``moved`` of one shape and dtype and the same
+        ``options`` (``dim``, ``root``); every message says which call it belongs to, see
+        :mod:`refsim.runtime.watch.calls`.
 
         With ``moved``, what this rank brings to it, it is noted in ``collectives``: one entry for each that is not
         part of another noted one.
@@ -115,7 +122,13 @@ class Device:
         self._collectives.append(name)
         activity = Activity(Kind.COLLECTIVE, f"{group.name} (axis {group.axis})", self._path())
         self.report(activity)
-        return _Collective(self, activity, noted)
+        outer = self._header
+        if group.size > 1:
+            call = self._calls.next(name, group, moved, options)
+            self._header = call.header
+            if self._board is not None:
+                self._board.add_call(self.rank, call)
+        return _Collective(self, activity, noted, outer)
 
     def compute(
         self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-", channels_dim: int = -1
@@ -251,10 +264,10 @@ class Device:
 class _Collective(AbstractContextManager[None]):
     """A collective under way, ``noted`` in the device's list or part of one that is."""
 
-    __slots__ = ("_activity", "_device", "_noted")
+    __slots__ = ("_activity", "_device", "_noted", "_outer")
 
-    def __init__(self, device: Device, activity: Activity, noted: bool) -> None:
-        self._device, self._activity, self._noted = device, activity, noted
+    def __init__(self, device: Device, activity: Activity, noted: bool, outer: bytes) -> None:
+        self._device, self._activity, self._noted, self._outer = device, activity, noted, outer
 
     def __enter__(self) -> None:
         pass
@@ -262,6 +275,7 @@ class _Collective(AbstractContextManager[None]):
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         device = self._device
         device._collectives.pop()
+        device._header = self._outer
         device._noted -= self._noted
         if error is None:
             device.report(self._activity.of_kind(Kind.CONTINUING))
@@ -309,7 +323,7 @@ class _Posted:
         transport = device._transport
         if transport is None:
             raise RuntimeError("this device has no transport; it can only describe itself")
-        self._transfer = (transport.isend if op == "send" else transport.irecv)(tensor, peer, channel)
+        self._transfer = (transport.isend if op == "send" else transport.irecv)(tensor, peer, channel, device._header)
         device._under_way[self] = None
 
     def __str__(self) -> str:

@@ -6,13 +6,15 @@ reports only point at the culprit, through the peer each of them was waiting for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from refsim.base.errors import RankFailure, RefsimError, UserError
 from refsim.base.processes import how_it_ended
 from refsim.runtime.watch.activity import Activity, Kind
+from refsim.runtime.watch.calls import Call, Divergence, first_difference
+from refsim.runtime.watch.status import StatusBoard
 
 Events = dict[int, list[tuple[float, Activity]]]
 """Per rank its last events, oldest first, as (seconds before the end, activity)."""
@@ -28,6 +30,7 @@ class Findings:
         died: ranks that ended by themselves.
         hung: a silent rank, when nobody has shown life within the bound.
         too_big: (rank, bytes, sentence part) of a rank that was about to use up the memory.
+        diverged: the first collective call at which ranks disagree.
     """
 
     events: Events
@@ -35,6 +38,20 @@ class Findings:
     died: set[int] = field(default_factory=set)
     hung: int | None = None
     too_big: tuple[int, int, str] | None = None
+    diverged: Divergence | None = None
+
+
+def divergence(board: StatusBoard, ranks: Iterable[int]) -> Divergence | None:
+    """Return the first collective call at which these ranks disagree by what they wrote on the board."""
+    calls: dict[int, list[Call]] = {}
+    doing: dict[int, Activity | None] = {}
+    runs = {rank: board.run(rank) for rank in ranks}
+    for rank in (rank for rank, run in runs.items() if run == max(runs.values())):
+        doing[rank] = board.get(rank)[1]  # before its calls: who has ended when asked makes no further one
+        calls[rank] = board.calls(rank)
+    ended = {rank for rank, now in doing.items() if now is not None and now.kind in (Kind.HANDING_IN, Kind.IDLE)}
+    waits_for = {rank: now.peer for rank, now in doing.items() if now is not None and now.kind is Kind.WAITING}
+    return first_difference(calls, ended, waits_for)
 
 
 def diagnose(found: Findings, exit_codes: Sequence[int | None]) -> RefsimError:
@@ -53,8 +70,10 @@ def diagnose(found: Findings, exit_codes: Sequence[int | None]) -> RefsimError:
         rank = min(found.died)
         code = exit_codes[rank]
         return _failure(found, rank, "died" if code is None else how_it_ended(code))
+    if found.diverged is not None:
+        return _diverged(found, found.diverged)
     for rank, failure in found.failures.items():
-        if failure["kind"] == "error":
+        if failure["kind"] in ("error", "diverged"):
             return _failure(found, rank, "failed", reason=failure["message"], traceback=failure["traceback"])
     rank, circle = (found.hung, []) if found.hung is not None else _culprit(found)
     if circle:
@@ -104,8 +123,17 @@ def _failure(found: Findings, rank: int, how: str, *, reason: str = "", tracebac
         sentence += f"; rank {waiting[0]} was waiting for it in {_last(found, waiting[0]).transfer}"
     if reason:
         sentence += f": {reason.rstrip('.')}"
-    texts = {rank: [(age, str(activity)) for age, activity in events] for rank, events in found.events.items()}
-    return RankFailure(f"{sentence}.", rank=rank, traceback=traceback, last_events=texts)
+    return RankFailure(f"{sentence}.", rank=rank, traceback=traceback, last_events=_texts(found))
+
+
+def _diverged(found: Findings, difference: Divergence) -> RankFailure:
+    """Return the error that names the rank which makes another call than its group."""
+    sentence = f"{difference.sentence}; all members of a group make the same calls in the same order."
+    return RankFailure(sentence, rank=difference.rank, last_events=_texts(found))
+
+
+def _texts(found: Findings) -> dict[int, list[tuple[float, str]]]:
+    return {rank: [(age, str(activity)) for age, activity in events] for rank, events in found.events.items()}
 
 
 def _peer(found: Findings, rank: int) -> int | None:

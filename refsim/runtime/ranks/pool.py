@@ -22,13 +22,15 @@ from refsim.base.given import check_descriptors
 from refsim.base.jobs import Job
 from refsim.runtime import memory
 from refsim.runtime.ranks import messages
-from refsim.runtime.ranks.diagnosis import Findings, diagnose, is_decided
+from refsim.runtime.ranks.diagnosis import Findings, diagnose, divergence, is_decided
 from refsim.runtime.watch.activity import Activity, Kind
+from refsim.runtime.watch.calls import Divergence
 from refsim.runtime.watch.status import StatusBoard
 
 READY_TIMEOUT_S = 120.0
 _GRACE_S = 0.5  # after the first failure: how long to listen for the one that caused it
 _LOOK_S = 0.1  # between two looks at who has died, hung or grown
+_PATIENCE_S = 0.3  # how long a rank waits for a message before ranks' calls are compared
 
 
 class ForkServer:
@@ -243,6 +245,7 @@ class Pool:
         died: set[int] = set()
         hung: int | None = None
         too_big = None
+        diverged = None
         stop_at = None
         try:
             with selectors.DefaultSelector() as selector:
@@ -274,6 +277,10 @@ class Pool:
                     if stop_at is not None and now > stop_at and is_decided(self._findings(failures, died)):
                         break
                     silent = set(range(self.world_size)) - replies.keys() - failures.keys() - died
+                    if not died and (failures or self._waits(silent, now)):
+                        diverged = divergence(self.board, range(self.world_size))
+                        if diverged is not None:
+                            break
                     hung = self._hung(silent, now, timeout_s)
                     too_big = self._too_big(silent)
                     if hung is not None or too_big is not None:
@@ -281,9 +288,14 @@ class Pool:
         except BaseException:
             self.close()
             raise
-        if failures or died or hung is not None or too_big is not None:
-            self._fail(failures, died, hung, too_big)
+        if failures or died or hung is not None or too_big is not None or diverged is not None:
+            self._fail(failures, died, hung, too_big, diverged)
         return [replies[rank] for rank in range(self.world_size)]
+
+    def _waits(self, silent: set[int], now: float) -> bool:
+        """Whether a rank has waited for a message for some time, so that it is worth seeing if it ever comes."""
+        last = (self.board.get(rank) for rank in silent)
+        return any(doing is not None and doing.kind is Kind.WAITING and now - at > _PATIENCE_S for at, doing in last)
 
     def _hung(self, silent: set[int], now: float, timeout_s: float) -> int | None:
         """Return the silent rank that has been still longest, if nobody has shown life within the bound."""
@@ -313,9 +325,11 @@ class Pool:
         died: set[int] | None = None,
         hung: int | None = None,
         too_big: tuple[int, int, str] | None = None,
+        diverged: Divergence | None = None,
     ) -> NoReturn:
         """End the pool and raise what went wrong first, with the last events of every rank."""
         findings = self._findings(failures or {}, died or set(), hung, too_big)
+        findings.diverged = diverged
         raise diagnose(findings, self._end())
 
     def _findings(

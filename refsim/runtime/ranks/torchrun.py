@@ -36,12 +36,13 @@ import torch.distributed as dist
 from refsim.base import scratch
 from refsim.base.errors import RankFailure, UserError
 from refsim.base.jobs import Job, failure
-from refsim.runtime.ranks.diagnosis import Findings, diagnose
+from refsim.runtime.ranks.diagnosis import Findings, diagnose, divergence
 from refsim.runtime.watch.activity import Activity, Kind
 from refsim.runtime.watch.status import StatusBoard
 
 _JOIN_TIMEOUT = timedelta(seconds=60)
 _LOOK_S = 0.1  # between two looks at who is gone
+_PATIENCE_S = 0.5  # how long a rank waits for a message before ranks' calls are compared
 _GRACE_S = 1.0  # how long a rank that died may look alive to the peer that lost the connection
 _TELL_S = 5.0  # how long whoever reports a failure may take before the others end
 
@@ -126,10 +127,13 @@ class Host:
             found.hung = min(stopped, default=None)
             for pid in stopped.values():
                 os.kill(pid, signal.SIGCONT)  # or torchrun's SIGTERM reaches it only after half a minute, as SIGKILL
+        if mine["kind"] in ("comm", "diverged") and not found.died:
+            found.diverged = divergence(self.board, found.events)
         if not self.claim():
             self.let_tell()
             return RankFailure("another rank says what failed.", rank=-1, reported=True)
-        if mine["kind"] == "comm" and mine["peer"] not in found.events and not found.died and found.hung is None:
+        known = found.died or found.diverged or found.hung is not None
+        if mine["kind"] == "comm" and mine["peer"] not in found.events and not known:
             doing = found.events[self.rank][-1][1].clause
             return RankFailure(f"{error}, on another host, while rank {self.rank} was {doing}.", rank=mine["peer"])
         for_all = diagnose(found, [None] * self.world_size)
@@ -143,9 +147,12 @@ class Host:
             time.sleep(_LOOK_S)  # for one that is to end here; a second late costs nothing
 
     def report_gone(self) -> None:
-        """Report the ranks that are gone, if there are any and nobody has, and end this one."""
+        """Report the ranks that are gone, or that make other calls than this one, which waits; end this one if any."""
         found = self._findings()
-        if found.died and self.claim():
+        at, doing = self.board.get(self.rank)
+        if not found.died and doing is not None and doing.kind is Kind.WAITING and time.monotonic() - at > _PATIENCE_S:
+            found.diverged = divergence(self.board, found.events)
+        if (found.died or found.diverged) and self.claim():
             error = diagnose(found, [None] * self.world_size)
             assert isinstance(error, RankFailure)
             sys.stderr.write(f"refsim: {error.with_flags}\n{error.events_table()}")

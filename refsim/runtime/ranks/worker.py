@@ -42,6 +42,8 @@ def run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[s
 
 def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     transport = connect(job.options.transport, job.options.timeout_s, eager=job.options.delay is None)
+    if board is not None:
+        board.begin_run(transport.rank)
     device = Device(job.options, transport.rank, transport, board=board)
     device.activity(Kind.STARTING, "the program")
     with torch.inference_mode(), bfloat16.products(job.options.dtype):

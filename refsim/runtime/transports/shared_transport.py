@@ -37,14 +37,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from refsim.base.errors import InvariantError, UserError
+from refsim.base.errors import UserError
 from refsim.base.given import out_of_descriptors
 from refsim.runtime.transports import world
-from refsim.runtime.transports.transport import GlooTransport, Transfer, Transport, check_contiguous, comm_error
+from refsim.runtime.transports.transport import (
+    GlooTransport,
+    Message,
+    Transfer,
+    Transport,
+    check_contiguous,
+    comm_error,
+    diverged,
+)
+from refsim.runtime.watch.calls import MOST_BYTES, NONE
 
-_NOTE = struct.Struct("=IBBQQ")  # who writes it, channel, what it says, address, size
+_NOTE = struct.Struct("=IBBQQBB")  # who writes it, channel, what it says, address, size, dtype, bytes of the call
 _OFFER, _HAVE, _BYTES = range(3)
-_MOST_IN_NOTE = select.PIPE_BUF - _NOTE.size  # what the kernel writes at once, whoever else writes into that pipe
+_MOST_IN_NOTE = (
+    select.PIPE_BUF - _NOTE.size - MOST_BYTES
+)  # what the kernel writes at once, whoever else writes into that pipe
 _PIPE_BYTES = 1 << 16  # what a pipe holds on most machines
 _PR_SET_PTRACER = 0x59616D61
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -57,12 +68,15 @@ class _Lane:
         self.peer, self.channel, self.sends = peer, channel, sends
         self.queue: deque[_SharedTransfer] = deque()
         self.noted = 0  # of the sends, those that the peer has a note of
-        self.offers: deque[tuple[int, int, bytes | None]] = deque()  # to be received: address, size, the bytes if given
+        self.offers: deque[tuple[int, Message, bytes | None]] = (
+            deque()
+        )  # to be received: address, header, bytes if given
 
 
 class _SharedTransfer:
-    def __init__(self, transport: SharedTransport, lane: _Lane, tensor: Tensor) -> None:
+    def __init__(self, transport: SharedTransport, lane: _Lane, tensor: Tensor, call: bytes) -> None:
         self.lane, self.tensor, self.done = lane, tensor, False
+        self.message = Message.of(tensor, call)
         self._transport = transport
 
     @property
@@ -94,15 +108,15 @@ class SharedTransport:
         self._cut = b""
         self._hung_up = False
 
-    def isend(self, tensor: Tensor, dst: int, channel: int = 0) -> Transfer:
-        return self._post(tensor, dst, channel, sends=True)
+    def isend(self, tensor: Tensor, dst: int, channel: int = 0, call: bytes = NONE) -> Transfer:
+        return self._post(tensor, dst, channel, call, sends=True)
 
-    def irecv(self, tensor: Tensor, src: int, channel: int = 0) -> Transfer:
-        return self._post(tensor, src, channel, sends=False)
+    def irecv(self, tensor: Tensor, src: int, channel: int = 0, call: bytes = NONE) -> Transfer:
+        return self._post(tensor, src, channel, call, sends=False)
 
-    def _post(self, tensor: Tensor, peer: int, channel: int, *, sends: bool) -> Transfer:
+    def _post(self, tensor: Tensor, peer: int, channel: int, call: bytes, *, sends: bool) -> Transfer:
         lane = self._lane(peer, channel, sends=sends)
-        transfer = _SharedTransfer(self, lane, tensor)
+        transfer = _SharedTransfer(self, lane, tensor, call)
         check_contiguous(tensor, transfer.what, peer)
         try:
             if peer not in self._pipes:
@@ -151,8 +165,8 @@ class SharedTransport:
         """Give every note to its lane; of one that is cut, where a pipe holds more than is read, keep the beginning."""
         at = 0
         while at + _NOTE.size <= len(notes):
-            rank, channel, says, address, size = _NOTE.unpack_from(notes, at)
-            begin = at + _NOTE.size
+            rank, channel, says, address, size, dtype, call_size = _NOTE.unpack_from(notes, at)
+            begin = at + _NOTE.size + call_size
             end = begin + (size if says == _BYTES else 0)
             if end > len(notes):
                 break
@@ -161,7 +175,8 @@ class SharedTransport:
                 lane.queue.popleft().done = True
                 lane.noted -= 1
             else:
-                lane.offers.append((address, size, notes[begin:end] if says == _BYTES else None))
+                message = Message(dtype, size, notes[begin - call_size : begin])
+                lane.offers.append((address, message, notes[begin:end] if says == _BYTES else None))
             at = end
         self._cut = notes[at:]
 
@@ -170,41 +185,42 @@ class SharedTransport:
         while lane.sends and lane.noted < len(lane.queue):
             transfer = lane.queue[lane.noted]
             if self.eager and transfer.tensor.nbytes <= _MOST_IN_NOTE:
-                if not self._note(lane, _BYTES, transfer.tensor):
+                if not self._note(lane, _BYTES, transfer):
                     return
                 transfer.done = True
                 del lane.queue[lane.noted]
             else:
-                if not self._note(lane, _OFFER, transfer.tensor):
+                if not self._note(lane, _OFFER, transfer):
                     return
                 lane.noted += 1
         while lane.offers and lane.queue:
-            (address, size, held), tensor = lane.offers[0], lane.queue[0].tensor
-            if size != tensor.nbytes:
-                raise InvariantError(
-                    f"rank {lane.peer} sent a tensor of {size} bytes, rank {self.rank} receives one of {tensor.nbytes}"
-                )
+            (address, sent, held), transfer = lane.offers[0], lane.queue[0]
+            tensor = transfer.tensor
+            if sent != transfer.message:
+                self._hang_up()
+                raise diverged(self.rank, lane.peer, transfer.message, sent)
             if held is not None:
-                ctypes.memmove(tensor.data_ptr(), held, size)
+                ctypes.memmove(tensor.data_ptr(), held, sent.nbytes)
             else:
                 try:
                     _read(self._addresses[lane.peer][0], address, tensor)
                 except OSError as e:  # the sender has just ended, or given up and freed what it offered
                     self._hang_up()
                     raise comm_error("receive from", lane.peer, "lost the connection", self.timeout_s) from e
-                if not self._note(lane, _HAVE, tensor):
+                if not self._note(lane, _HAVE, transfer):
                     return  # it is copied again once the pipe takes the note: the sender waits until then
             lane.offers.popleft()
             lane.queue.popleft().done = True
         if not lane.queue:
             self._busy.pop(lane, None)
 
-    def _note(self, lane: _Lane, says: int, tensor: Tensor) -> bool:
+    def _note(self, lane: _Lane, says: int, transfer: _SharedTransfer) -> bool:
         """Offer a tensor to the peer, hand it its bytes, or say that this rank has it; whether the pipe took the note,
         or need not any more.
         """
-        address, size = tensor.data_ptr(), tensor.nbytes
-        note = _NOTE.pack(self.rank, lane.channel, says, address, size)
+        dtype, size, call = transfer.message if says != _HAVE else (0, 0, b"")
+        address = transfer.tensor.data_ptr()
+        note = _NOTE.pack(self.rank, lane.channel, says, address, size, dtype, len(call)) + call
         try:
             os.write(self._pipes[lane.peer], note + ctypes.string_at(address, size) if says == _BYTES else note)
         except BlockingIOError:

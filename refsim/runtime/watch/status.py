@@ -7,6 +7,7 @@ import struct
 import time
 
 from refsim.runtime.watch.activity import Activity
+from refsim.runtime.watch.calls import Call
 
 KEPT = 8
 """Events per rank that the board remembers."""
@@ -15,7 +16,10 @@ _SLOT = 256
 _HEAD = 16  # the count of events, and how far the job is
 _TIME = struct.Struct("d")
 _SLOTS = KEPT + 1  # one more, which may be half written while the others are read
-_RANK = _HEAD + _SLOTS * _SLOT
+_CALLS = 32  # collective calls per rank that the board remembers, and one that may be half written
+_CALL = struct.Struct("=IIH182s")  # group, number, bytes of the text, text
+_CALLS_AT = _HEAD + _SLOTS * _SLOT
+_RANK = _CALLS_AT + 16 + _CALLS * _CALL.size
 
 
 class StatusBoard:
@@ -31,10 +35,14 @@ class StatusBoard:
         self._map = mmap.mmap(fd, self.size(world_size))
         self._counts = memoryview(self._map).cast("Q")[:: _RANK // 8]
         self._done = memoryview(self._map).cast("Q")[1 :: _RANK // 8]
+        self._calls = memoryview(self._map).cast("Q")[_CALLS_AT // 8 :: _RANK // 8]
+        self._runs = memoryview(self._map).cast("Q")[_CALLS_AT // 8 + 1 :: _RANK // 8]
 
     def close(self) -> None:
         self._counts.release()
         self._done.release()
+        self._calls.release()
+        self._runs.release()
         self._map.close()
 
     @staticmethod
@@ -64,6 +72,31 @@ class StatusBoard:
             events.append((_TIME.unpack_from(data)[0], Activity.decode(data[_TIME.size :])))
         return events
 
+    def add_call(self, rank: int, call: Call) -> None:
+        """Write that ``rank`` begins a collective call."""
+        count = self._calls[rank]
+        text = call.text.encode(errors="replace")[: _CALL.size - 10]
+        _CALL.pack_into(self._map, self._call(rank, count), call.group, call.number, len(text), text)
+        self._calls[rank] = count + 1
+
+    def calls(self, rank: int) -> list[Call]:
+        """Return the last collective calls of a rank, oldest first; those that it overwrites meanwhile are left out."""
+        count = self._calls[rank]
+        first = max(0, count - _CALLS + 1)
+        rows = [_CALL.unpack_from(self._map, self._call(rank, index)) for index in range(first, count)]
+        overwritten = max(0, self._calls[rank] - _CALLS + 1 - first)
+        kept = rows[overwritten:]
+        return [Call(group, number, text[:size].decode(errors="replace")) for group, number, size, text in kept]
+
+    def begin_run(self, rank: int) -> None:
+        """Forget a rank's calls: it begins a program, which every rank begins."""
+        self._calls[rank] = 0
+        self._runs[rank] += 1
+
+    def run(self, rank: int) -> int:
+        """Return how many programs a rank has begun."""
+        return self._runs[rank]
+
     def advance(self, rank: int, done: int, total: int) -> None:
         """Say how far the job is, in steps of its own; both below 2**32."""
         self._done[rank] = total << 32 | done
@@ -72,6 +105,10 @@ class StatusBoard:
         """Return (steps done, steps in all), or (0, 0) before the job has said so."""
         word = self._done[rank]
         return word & 0xFFFFFFFF, word >> 32
+
+    @staticmethod
+    def _call(rank: int, index: int) -> int:
+        return rank * _RANK + _CALLS_AT + 16 + index % _CALLS * _CALL.size
 
     @staticmethod
     def _slot(rank: int, index: int) -> int:
