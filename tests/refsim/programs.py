@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 import weakref
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -370,15 +371,13 @@ def one_fails(device: Device, *, rank: int, how: str, inside: bool = False) -> A
     """``rank`` fails while the others wait for it; ``inside`` a collective and after it has posted a send, which nobody
     receives."""
     group = device.groups["sp"]
-    if device.rank == rank and inside:
-        with device.collective("demo", group):
-            send = device.isend(torch.ones(2), group, (group.index + 1) % group.size, step=3, channel=1)
-            _until_the_others_wait(device)
+    with device.collective("demo", group) if inside else nullcontext():
+        if device.rank == rank:
+            if inside:
+                device.isend(torch.ones(2), group, (group.index + 1) % group.size, step=3, channel=1)
+                _until_the_others_wait(device)
             _fail(how)
-            send.wait()
-    elif device.rank == rank:
-        _fail(how)
-    all_gather(device, torch.ones(2), group, dim=0)
+        all_gather(device, torch.ones(2), group, dim=0)
     return {}, {}
 
 

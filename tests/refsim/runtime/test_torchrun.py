@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,8 +40,15 @@ def test_a_failed_rank_is_named_once_with_step_and_collective(launcher, how, fat
     said = f"refsim: rank 1 {fate} while it was posting send of step 3 of demo (to rank 0); rank 0 "
     assert done.stderr.count(said) == done.stderr.count("refsim: ") == 1, done.stderr
     assert "was waiting for it in" in done.stderr
-    assert "of all_gather" in done.stderr
+    assert "of demo/all_gather" in done.stderr
     assert "last events of every rank" in done.stderr
+
+
+def test_a_rank_that_makes_another_call_is_named_under_torchrun():
+    done = torchrun(OURS, "one_diverges", rank=1, how="another order")
+    assert done.returncode == 1
+    said = r"refsim: rank 1 called all_reduce\(\) over sp where rank 0 called all_gather\(float32 \[1024\], dim=0\)"
+    assert len(re.findall(said, done.stderr)) == done.stderr.count("refsim: ") == 1, done.stderr
 
 
 def test_nothing_listens_outside_the_host():
