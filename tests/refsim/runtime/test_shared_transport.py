@@ -190,7 +190,7 @@ def test_what_was_offered_is_written_before_the_next_op_of_whoever_receives(two)
 
 def test_tensors_that_do_not_fit_each_other_are_told(two):
     two[0].isend(torch.rand(3), 1)
-    with pytest.raises(DivergedError, match="rank 0 sends 12 bytes of float32 .* where rank 1 receives 8 bytes"):
+    with pytest.raises(DivergedError, match=r"rank 0 sends 12 bytes of float32 .* where rank 1 receives 8 bytes"):
         two[1].irecv(torch.empty(2), 0).wait()
 
 
