@@ -186,7 +186,7 @@ class ReadingDevice(Device):
             self.regions.pop()
 
     @contextlib.contextmanager
-    def collective(self, name: str, group: Group, *moved: Tensor) -> Iterator[None]:
+    def collective(self, name: str, group: Group, *moved: Tensor, **options: int | str) -> Iterator[None]:
         """Note a collective unless it is part of another one; ``ulysses`` only holds others together, each noted."""
         inside_ring = name == "ring_attention"
         first, noted = len(self.ops), bool(moved) and group.size > 1 and not self.moving
