@@ -121,12 +121,12 @@ class _Posts:
     def __init__(self, device: ReadingDevice) -> None:
         self._device = device
 
-    def isend(self, tensor: Tensor, dst: int, channel: int = 0) -> _Done:
+    def isend(self, tensor: Tensor, dst: int, channel: int = 0, call: bytes = b"") -> _Done:
         if self._device.moving:
             self._device.flow.takes(self._device.moving[-1], [tensor])
         return _Done()
 
-    def irecv(self, tensor: Tensor, src: int, channel: int = 0) -> _Done:
+    def irecv(self, tensor: Tensor, src: int, channel: int = 0, call: bytes = b"") -> _Done:
         if self._device.moving:
             self._device.flow.writes(self._device.moving[-1:], [tensor])
         return _Done()
