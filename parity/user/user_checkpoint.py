@@ -58,59 +58,44 @@ class CheckAgainst:
     """The answer, judged by a library's own class.
 
     Attributes:
-        explanation: Why it failed, as ``refsim parity why`` says it.
+        explanation: Why it failed, as ``refsim parity explain`` says it.
     """
 
+    KEYS = ("against", "passed", "reason", "metrics", "not_measured", "explanation", "step_rel_rmse")
+
     against: str
-    passed: bool
+    dtype: str
+    verdict: str
     reason: str
     metrics: dict[str, Bounded]
     not_measured: list[str]
     explanation: dict[str, Any] | None
     step_rel_rmse: Sometimes[list[Measured]] = None
 
-
-@dataclass(frozen=True)
-class Judged:
-    """The verdict on one run.
-
-    Attributes:
-        record: as of any case; its ``thresholds`` are the bounds of its ``metrics``.
-        against: the class that was judged by, and its library.
-        steps: of a pipeline, the relative RMSE of the latents after every step.
-    """
-
-    record: Record
-    against: str
-    steps: tuple[float, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        return self.record.verdict == "passed"
-
-    def result(self) -> CheckAgainst:
-        """Every bounded metric with its bound, those that were not measured, and why it failed if it did.
+    @classmethod
+    def of(cls, record: Record, against: str, steps: list[float] | None = None) -> CheckAgainst:
+        """Take from a record every bounded metric with its bound, and those that were not measured.
 
         What every layer gives is not measured in a large folder, and no metric of parts where there are none.
         """
-        metrics, bounds = self.record.metrics, self.record.thresholds
+        metrics, bounds = record.metrics, record.thresholds
         known = {name: Bounded(metrics[name], bounds[name]) for name in bounds if metrics.get(name) is not None}
-        missing, why = sorted(bounds.keys() - known.keys()), self.record.extra.get("explanation")
-        return CheckAgainst(
-            self.against, self.passed, self.record.reason, known, missing, why, list(self.steps) or None
-        )
+        missing, why = sorted(bounds.keys() - known.keys()), record.extra.get("explanation")
+        return cls(against, record.dtype, record.verdict, record.reason, known, missing, why, steps)
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == "passed"
 
     def text(self) -> str:
         """Write the same in lines."""
-        found = self.result()
-        bounded, missing = found.metrics.items(), found.not_measured
-        lines = [f"check against {self.against}, {self.record.dtype}: {self.record.verdict}"]
-        lines += [f"step {i:3d}  rel_rmse {error:.3e}" for i, error in enumerate(self.steps)]
-        lines += [f"  {name:26} {float(m.value):9.2e}  at most {m.bound:.2e}" for name, m in bounded]
-        lines += [f"not measured: {', '.join(missing)}"] if missing else []
-        lines += [self.record.reason] if self.record.reason else []
-        if why := self.record.extra.get("explanation"):
-            lines += filter(None, [explanation.text(why)])
+        lines = [f"check against {self.against}, {self.dtype}: {self.verdict}"]
+        lines += [f"step {i:3d}  rel_rmse {error:.3e}" for i, error in enumerate(self.step_rel_rmse or ())]
+        lines += [f"  {n:26} {float(m.value):9.2e}  at most {m.bound:.2e}" for n, m in self.metrics.items()]
+        lines += [f"not measured: {', '.join(self.not_measured)}"] if self.not_measured else []
+        lines += [self.reason] if self.reason else []
+        if self.explanation:
+            lines += filter(None, [explanation.text(self.explanation)])
         return "\n".join(lines)
 
 
@@ -155,7 +140,7 @@ def library_layout(
 
 def judge_model(
     checked: Path | Found, layout: Layout, *, inputs: Path, options: RunOptions, guidance: float | None, out: Path
-) -> tuple[Result, Judged]:
+) -> tuple[Result, CheckAgainst]:
     """Run one forward as :func:`refsim.run` does, and judge what it gave."""
     found = look_at(checked, options.variant)
     checkpoint, folder = Checkpoint(found), found.path
@@ -179,22 +164,23 @@ def judge_model(
         record, _ = _judge(case, folder, result, tensors, options.variant)
     finally:
         del MODELS[name]
-    return result, Judged(record, f"{checkpoint.class_name} of {_library(checkpoint)}")
+    library = "transformers" if "architectures" in checkpoint.config else "diffusers"
+    return result, CheckAgainst.of(record, f"{checkpoint.class_name} of {library}")
 
 
 def judge_pipeline(
     folder: Path, request: PipelineRequest, layout: Layout, options: RunOptions, found: Generated
-) -> Judged:
+) -> CheckAgainst:
     """Judge what a pipeline gave, step by step."""
     name, class_name = str(folder), read_index(folder)["_class_name"]
     register_pipeline(name, PipelineSpec(class_name, {}, {}, ("", {}), request))
     case = Case(folder.name, "pipeline", name, layout, ModelShape(), options.dtype)
     try:
         record, kind = _judge(case, folder, found, {}, options.variant)
-        steps = () if record.error else tuple(kind.step_errors(case, 0, found))
+        steps = None if record.error else kind.step_errors(case, 0, found)
     finally:
         del PIPELINES[name]
-    return Judged(record, f"{class_name} of diffusers", steps)
+    return CheckAgainst.of(record, f"{class_name} of diffusers", steps)
 
 
 class _UserFolder:
@@ -244,7 +230,3 @@ def _shape(tensors: dict[str, Tensor]) -> ModelShape:
     return ModelShape(
         () if latent is None else tuple(latent.shape[2:]), 0 if prompt is None else prompt.shape[1], batch
     )
-
-
-def _library(checkpoint: Checkpoint) -> str:
-    return "transformers" if "architectures" in checkpoint.config else "diffusers"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from parity.cases import Layout
 from parity.cases.model_folders import load_oracle
 from parity.measure import metrics as m
-from parity.user.user_checkpoint import Bounded, CheckAgainst, Judged, judge_model
+from parity.user.user_checkpoint import Bounded, CheckAgainst, judge_model
 from refsim.api.text import TextRequest
 from refsim.base import scratch
 from refsim.base.options import RunOptions
@@ -71,43 +71,42 @@ class Followed:
 
 @dataclass(frozen=True)
 class TextCheck:
-    """The text, judged by a library's own generation."""
+    """The text, judged by a library's own generation.
 
-    against: str
-    passed: bool
-    tokens: int
-    ties: list[int]
-    wrong: Wrong | None
-    metrics: dict[str, Bounded]
-    forward: CheckAgainst | None
+    Attributes:
+        forward: The target's forward over its ids, judged where the text is wrong.
+    """
 
-
-@dataclass(frozen=True)
-class JudgedText:
-    """The verdict on one text; ``forward``, the target's forward over its ids, is judged where the text is wrong."""
+    KEYS = ("against", "passed", "tokens", "ties", "wrong", "metrics", "forward")
 
     against: str
     tokens: int
     followed: Followed
     margin_error: float
-    forward: Judged | None = None
+    forward: CheckAgainst | None = None
 
     @property
     def passed(self) -> bool:
-        return self.followed.wrong is None and self.margin_error <= self.followed.limit
+        return self.wrong is None and self.margin_error <= self.followed.limit
 
-    def result(self) -> TextCheck:
-        """Return the same as a result."""
-        found, forward = self.followed, self.forward and self.forward.result()
-        metrics = {"margin_max_abs": Bounded(self.margin_error, found.limit)}
-        return TextCheck(self.against, self.passed, self.tokens, found.ties, found.wrong, metrics, forward)
+    @property
+    def ties(self) -> list[int]:
+        return self.followed.ties
+
+    @property
+    def wrong(self) -> Wrong | None:
+        return self.followed.wrong
+
+    @property
+    def metrics(self) -> dict[str, Bounded]:
+        return {"margin_max_abs": Bounded(self.margin_error, self.followed.limit)}
 
     def text(self, word: Callable[[Sequence[int]], str] = str) -> str:
         """Write the same in lines; ``word`` makes text of ids."""
-        found, wrong = self.followed, self.followed.wrong
+        wrong = self.wrong
         lines = [f"check against {self.against}, fp32: {'passed' if self.passed else 'failed'}"]
         if wrong is None:
-            ties = f", {len(found.ties)} of them ties of two logits" if found.ties else ""
+            ties = f", {len(self.ties)} of them ties of two logits" if self.ties else ""
             lines.append(f"  all {self.tokens} tokens are its own{ties}")
         else:
             ours, theirs = (
@@ -115,7 +114,7 @@ class JudgedText:
             )
             by = "" if wrong.by is None else f", by {wrong.by:.2g} of a logit"
             lines.append(f"first wrong token: position {wrong.position}, {ours} where it says {theirs}{by}")
-        lines.append(f"  {'margin_max_abs':26} {self.margin_error:9.2e}  at most {found.limit:.2e}")
+        lines.append(f"  {'margin_max_abs':26} {self.margin_error:9.2e}  at most {self.followed.limit:.2e}")
         if self.forward is not None and self.forward.passed:
             lines.append(
                 "the target's forward over the same ids is right: what is wrong is cache, positions or drafter"
@@ -127,11 +126,11 @@ class JudgedText:
 
 def judge_text(
     folder: Path, ids: Sequence[int], text: Decoded, request: TextRequest, layout: Layout, options: RunOptions
-) -> JudgedText:
+) -> TextCheck:
     """Judge what refsim's ranks gave after the prompt ``ids``."""
     checkpoint = Checkpoint(folder, options.variant)
     found = follow(_generate(folder, request, options.variant), ids, text.tokens, request.max_new_tokens)
-    judged = JudgedText(
+    judged = TextCheck(
         f"{checkpoint.class_name}.generate of transformers",
         len(text.tokens),
         found,
@@ -145,7 +144,7 @@ def judge_text(
         save_file({"input_ids": torch.tensor([[*ids, *text.tokens[:end]]])}, inputs)
         out = Path(around, "logits.safetensors")
         _, forward = judge_model(folder, layout, inputs=inputs, options=options, guidance=None, out=out)
-    return JudgedText(judged.against, judged.tokens, found, judged.margin_error, forward)
+    return replace(judged, forward=forward)
 
 
 def follow(generate: Generate, ids: Sequence[int], tokens: Sequence[int], most: int) -> Followed:

@@ -107,7 +107,7 @@ def generate(
         mean_accepted=round(found.mean_accepted, 3) if draft else None,
         smallest_margin=found.margin,
         same_as_target=found.same_as_target,
-        check_against=judged and judged.result(),
+        check_against=judged,
         replicas_equal=found.replicas_equal,
         hazards=found.hazards,
         bytes_by_collective=found.bytes_by_collective,

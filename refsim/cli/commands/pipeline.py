@@ -123,7 +123,7 @@ def _once(pipeline: FoundPipeline, request: PipelineRequest, options: RunOptions
         bytes_by_collective=found.bytes_by_collective,
         notes=found.notes,
         check=judged,
-        check_against=by_library and by_library.result(),
+        check_against=by_library,
     )
     typer.echo(output.document(summary) if wanted.as_json else _text(summary, found))
     if by_library is not None and not wanted.as_json:

@@ -291,7 +291,7 @@ def _run_model(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
         hazards=[str(hazard) for hazard in result.hazards],
         bytes_by_collective=result.bytes_by_collective,
         wall_s=round(result.wall_s, 3),
-        check_against=judged and judged.result(),
+        check_against=judged,
     )
     if as_json:
         typer.echo(output.document(summary))
