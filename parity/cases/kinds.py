@@ -48,7 +48,7 @@ KINDS: dict[str, Entry] = {
     "pipeline_refusals": Entry("parity.kinds.refusals.pipeline_refusals:PipelineRefusals", cut="nothing"),
     "vae_decoder": Entry("parity.kinds.cpu.vae_decoder:VAEDecoder", cut="picture"),
     "text_encoder": Entry("parity.kinds.cpu.text_encoder:TextEncoder", cut="heads"),
-    "causal_lm": Entry("parity.kinds.cpu.causal_lm:CausalLM", cut="heads"),
+    "causal_lm": Entry("parity.kinds.cpu.text_encoder:CausalLM", cut="heads"),
     "generation": Entry("parity.kinds.cpu.generation:Generation", cut="heads"),
     "pipeline": Entry("parity.kinds.cpu.pipeline:Pipeline"),
     "ttnn_transformer": Entry("parity.kinds.ttnn.transformer:TTNNTransformer", backend="ttnn"),

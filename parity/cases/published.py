@@ -9,15 +9,13 @@ NO_LIBRARY = ("dflash", "motif")
 """Specs whose class neither diffusers nor transformers has."""
 
 
-def name_of(published: Published) -> str:
-    """Return what the case of a published model is called, such as ``published_sd35_large``."""
-    return "published_" + published.name.replace("-", "_").replace(".", "_")
-
-
 def published_models() -> dict[str, tuple[ModelSpec, Published]]:
-    """Return spec and configuration of every published model that a library has, by the name of its case."""
+    """Return spec and configuration of every published model that a library has.
+
+    They go by the name of their case, such as ``published_sd35_large``.
+    """
     return {
-        name_of(published): (spec, published)
+        f"published_{published.name.replace('-', '_').replace('.', '_')}": (spec, published)
         for spec in own()
         if spec.name not in NO_LIBRARY
         for published in spec.published

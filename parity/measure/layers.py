@@ -209,38 +209,43 @@ def findings(
         rows: look where the error is, too, which only an explanation needs.
     """
     found = []
-    terms: dict[tuple, Tensor] = {}  # ranks that differ in their tokens alone share them
-    for rank, observed in enumerate(ranks):
-        calls = Counter(one.name for one in observed)
-        groups = parallel_groups(options.mesh, options.parallel, rank)
-        part = _Part(groups, oracle, calls, prompt, terms, sparse=not rows)
-        for index, one in enumerate(observed):
-            least, (ours, theirs, pieces) = part.least(one), part.pieces(one, observed)
-            heads = one.local.shape[1] if one.local.ndim == 4 and "tp" in one.cut else 0
-            name = f"{one.name}#{one.call}" if one.call else one.name
-            places = [(rank, index, piece, pieces, groups["tp"].index * heads) for piece in range(pieces)]
-            where = _rows_with_error(ours, theirs, pieces) if rows else [(0, 0)] * pieces
-            for place, (metrics, signed), at in zip(
-                places, _distances(ours, theirs, pieces, least), where, strict=True
-            ):
-                found.append(Finding(name, *place, metrics, signed, at))
+    for part, index, one in _observed(ranks, oracle, options, prompt, sparse=not rows):
+        least, (ours, theirs, pieces) = part.least(one), part.pieces(one)
+        heads = one.local.shape[1] if one.local.ndim == 4 and "tp" in one.cut else 0
+        places = [(part.rank, index, piece, pieces, part.groups["tp"].index * heads) for piece in range(pieces)]
+        where = _rows_with_error(ours, theirs, pieces) if rows else [(0, 0)] * pieces
+        distances = _distances(ours, theirs, pieces, least)
+        for place, (metrics, signed), at in zip(places, distances, where, strict=True):
+            found.append(Finding(_label(one), *place, metrics, signed, at))
     return found
 
 
 def spoiled_padding(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, prompt: int) -> list[Finding]:
     """Results of layers whose lanes of padding are not zero; only an explanation asks, since answers drop them."""
-    found = []
+    found, wrong = [], dict.fromkeys(METRICS, math.inf)
+    for part, index, one in _observed(ranks, oracle, options, prompt):
+        padding = part.padding(one)
+        if padding is not None and bool((padding != 0).any()):
+            rows = (padding != 0).flatten(2).any(2).any(0).nonzero().flatten()
+            spoiled = int(rows.min()), int(rows.max()) + 1
+            found.append(Finding(_label(one), part.rank, index, 0, 1, 0, wrong, math.nan, spoiled))
+    return found
+
+
+def _observed(
+    ranks: list[list[Observed]], oracle: Modules, options: RunOptions, prompt: int, *, sparse: bool = False
+) -> Iterator[tuple[_Part, int, Observed]]:
+    """Yield everything that was observed with its rank's part of the oracle's and its place in the rank's order."""
+    terms: dict[tuple, Tensor] = {}  # ranks that differ in their tokens alone share them
     for rank, observed in enumerate(ranks):
         groups = parallel_groups(options.mesh, options.parallel, rank)
-        part = _Part(groups, oracle, Counter(one.name for one in observed), prompt, {})
+        part = _Part(rank, groups, observed, oracle, prompt, terms, sparse=sparse)
         for index, one in enumerate(observed):
-            padding = part.padding(one)
-            if padding is not None and bool((padding != 0).any()):
-                name = f"{one.name}#{one.call}" if one.call else one.name
-                rows = (padding != 0).flatten(2).any(2).any(0).nonzero().flatten()
-                spoiled = int(rows.min()), int(rows.max()) + 1
-                found.append(Finding(name, rank, index, 0, 1, 0, dict.fromkeys(METRICS, math.inf), math.nan, spoiled))
-    return found
+            yield part, index, one
+
+
+def _label(one: Observed) -> str:
+    return f"{one.name}#{one.call}" if one.call else one.name
 
 
 def unseen(ranks: list[list[Observed]], oracle: Modules) -> list[str]:
@@ -287,18 +292,20 @@ class _Part:
 
     def __init__(
         self,
+        rank: int,
         groups: dict[str, Group],
+        observed: list[Observed],
         oracle: Modules,
-        calls: Counter[str],
         prompt: int,
         terms: dict[tuple, Tensor],
         *,
-        sparse: bool = False,
+        sparse: bool,
     ) -> None:
-        self._groups, self._oracle, self._calls, self._prompt = groups, oracle, calls, prompt
+        self.rank, self.groups, self._observed, self._oracle = rank, groups, observed, oracle
+        self._calls, self._prompt = Counter(one.name for one in observed), prompt
         self._terms, self._sparse = terms, sparse
 
-    def pieces(self, one: Observed, observed: list[Observed]) -> tuple[Tensor, Tensor, int]:
+    def pieces(self, one: Observed) -> tuple[Tensor, Tensor, int]:
         """Ours and the oracle's, (B, N, D), real rows and features only, and in how many pieces of equal width they
         are judged: one per head where the tensor has heads, none where this rank has only padding.
 
@@ -306,7 +313,7 @@ class _Part:
         """
         name, _, lanes = one.name.partition("@")
         if name.endswith(".term"):
-            take, n, width = self._term(name.removesuffix(".term"), one, observed)
+            take, n, width = self._term(name.removesuffix(".term"), one)
             start, limit = 0, width
         else:
             whole = self._of(name, one.call, self._calls[one.name])
@@ -314,7 +321,7 @@ class _Part:
             start, limit = map(int, lanes.split(":")) if lanes else (0, whole.shape[-1])
         heads = one.local.shape[1] if one.local.ndim == 4 else 0
         local = one.local.transpose(1, 2).flatten(2) if heads else one.local
-        start += self._groups["tp"].index * local.shape[-1] if "tp" in one.cut else 0
+        start += self.groups["tp"].index * local.shape[-1] if "tp" in one.cut else 0
         stop = max(start, min(start + local.shape[-1], limit))
         ours, rows = local[..., : stop - start], self._rows(n, cut="sp" in one.cut)
         if "sp" in one.cut or n == ours.shape[1]:
@@ -334,7 +341,7 @@ class _Part:
         module = self._oracle.get(one.name)
         if module is None or "norm" in one.name.split(".")[-1] or one.local.ndim != 3 or "tp" not in one.cut:
             return None
-        start = self._groups["tp"].index * one.local.shape[-1]
+        start = self.groups["tp"].index * one.local.shape[-1]
         return one.local[..., max(module.gave[0].shape[-1] - start, 0) :]
 
     def least(self, one: Observed) -> float:
@@ -351,10 +358,10 @@ class _Part:
             whole = tensors[call]
         else:  # one stream in the oracle, prompt first; two calls here, image first
             whole = tensors[0][:, : self._prompt] if call else tensors[0][:, self._prompt :]
-        cfg = self._groups["cfg"]
+        cfg = self.groups["cfg"]
         return whole.chunk(cfg.size)[cfg.index]
 
-    def _term(self, name: str, one: Observed, observed: list[Observed]) -> tuple[Callable[[slice], Tensor], int, int]:
+    def _term(self, name: str, one: Observed) -> tuple[Callable[[slice], Tensor], int, int]:
         """Return this rank's term, its rows and width: of each input, the lanes here times their columns of the weight.
 
         The term is computed for the rows that are asked for.
@@ -362,13 +369,13 @@ class _Part:
         weight = self._oracle[name].weight
         assert weight is not None
         inputs, cuts = [], []
-        for x in observed:
+        for x in self._observed:
             if x.name.split("@")[0] == f"{name}.in" and x.call == one.call:
                 whole = self._of(f"{name}.in", x.call, self._calls[x.name])
                 _, _, lanes = x.name.partition("@")
                 start, limit = map(int, lanes.split(":")) if lanes else (0, whole.shape[-1])
                 width = x.local.shape[-1] * (x.local.shape[1] if x.local.ndim == 4 else 1)
-                start += self._groups["tp"].index * width if "tp" in x.cut else 0
+                start += self.groups["tp"].index * width if "tp" in x.cut else 0
                 inputs.append(whole)
                 cuts.append((start, min(start + width, limit)))
 
@@ -376,7 +383,7 @@ class _Part:
 
         def of(rows: slice) -> Tensor:
             at = rows.start, rows.stop, rows.step
-            key = name, one.call, self._calls[one.name], self._groups["cfg"].index, at, *cuts
+            key = name, one.call, self._calls[one.name], self.groups["cfg"].index, at, *cuts
             if key not in self._terms:
                 lanes = zip(inputs, cuts, strict=True)
                 terms = (x[:, rows, a:b].to(wide) @ weight[:, a:b].to(wide).T for x, (a, b) in lanes)
@@ -389,7 +396,7 @@ class _Part:
         """Return the real rows of this rank's shard, of ``n`` in all."""
         if not cut:
             return range(n)
-        sp = self._groups["sp"]
+        sp = self.groups["sp"]
         return range(*TokenShards.of(n, sp.size).tokens(sp.index))
 
 

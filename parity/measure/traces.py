@@ -65,39 +65,34 @@ def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
     config = layout.config()
     groups = [parallel_groups(mesh, config, rank) for rank in range(mesh.num_devices)]
     chunk = layout.options().chunk_sizes[1]
-    wrong_axis, wrong_topology, wrong_direction, wrong_chunk = [], [], [], []
+    found: dict[str, list[Event]] = {name: [] for name in FINDINGS}
     for event in trace:
         if event["op"] in ("send", "recv"):
             group = groups[event["rank"]][event["group"]]
             topology = group.topology.value if group.topology else None
             if _axis(event["axis"]) != _axis(group.axis) or event["peer"] not in group.ranks:
-                wrong_axis.append(event)
+                found["trace_wrong_axis"].append(event)
             if event["topology"] != topology:
-                wrong_topology.append(event)
+                found["trace_wrong_topology"].append(event)
             if _of_ring(event) and event["op"] == "send" and group.topology is Topology.RING:
                 if event["peer"] != group.ranks[(group.index + 1) % group.size]:
-                    wrong_direction.append(event)
+                    found["trace_wrong_direction"].append(event)
         elif _of_ring(event) and event["op"] == "sdpa" and event["shapes"][1][2] > chunk:
-            wrong_chunk.append(event)
+            found["trace_wrong_chunk"].append(event)
     of_ring, split = [event for event in trace if _of_ring(event)], layout.prompt_layout == "split"
     gathered = layout.ring_order == "gather"
-    overlapped = not gathered and config.ring > 1
-    return {
-        "trace_without_overlap": without_overlap(trace) if overlapped else [],
-        "trace_cfg_in_turn": cfg_in_turn(trace),
-        "trace_wrong_axis": wrong_axis,
-        "trace_wrong_topology": wrong_topology,
-        "trace_wrong_direction": wrong_direction + right_before_left(trace),
-        "trace_wrong_chunk": wrong_chunk,
-        "trace_wrong_scheme": [
-            e
-            for e in of_ring
-            if ("ulysses" in e["collective"].split("/")) != (config.ulysses > 1)
-            or (e["op"] in ("send", "recv") and ("all_gather" in e["collective"].split("/")) != gathered)
-        ]
-        + (larger_than_a_block(of_ring, chunk) if layout.ring_order == "block" else []),
-        "trace_wrong_prompt": [e for e in of_ring if split and e["buffer"] == "joint"],
-    }
+    if not gathered and config.ring > 1:
+        found["trace_without_overlap"] = without_overlap(trace)
+    found["trace_cfg_in_turn"] = cfg_in_turn(trace)
+    found["trace_wrong_direction"] += right_before_left(trace)
+    for event in of_ring:
+        within = event["collective"].split("/")
+        gathers = event["op"] in ("send", "recv") and ("all_gather" in within) != gathered
+        if ("ulysses" in within) != (config.ulysses > 1) or gathers:
+            found["trace_wrong_scheme"].append(event)
+    found["trace_wrong_scheme"] += larger_than_a_block(of_ring, chunk) if layout.ring_order == "block" else []
+    found["trace_wrong_prompt"] = [event for event in of_ring if split and event["buffer"] == "joint"]
+    return found
 
 
 def _of_ring(event: Event) -> bool:

@@ -75,7 +75,7 @@ class OutlinedModel(CpuKind):
             "wrong_weights": len(result.value["left"]) + len(wrong),
             "wide_weights": len(_wide(case, known)),
             "wrong_tokens": abs(_tokens(case, known) - ROWS * COLUMNS - known.own_tokens),
-            "runnable": int(any(map(_is_run, _outlines_of(case)))),
+            "runnable": int(not all(is_refused(partial(registry.refuse_timing_only, n)) for n in _outlines_of(case))),
             "distinct_replicas": distinct_replicas(case, digests, result.tensors),
             "non_finite": m.non_finite(answer),
         }
@@ -110,10 +110,6 @@ def _outlines_of(case: Case) -> Iterator[str]:
     """Yield the case's class and published models, if predictions alone know them."""
     if (spec := _spec(case)).model_class is OutlinedTransformer:
         yield from (*spec.class_names, *(published.name for published in spec.published))
-
-
-def _is_run(name: str) -> bool:
-    return not is_refused(partial(registry.refuse_timing_only, name))
 
 
 def _fits(x: Tensor, dims: tuple[str | int, ...]) -> bool:

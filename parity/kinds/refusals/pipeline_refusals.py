@@ -168,10 +168,6 @@ def _circle(folder: Path) -> None:
     path.symlink_to(path.name)
 
 
-def _no_tokenizer(folder: Path) -> None:
-    shutil.rmtree(folder / "tokenizer")
-
-
 def _broken_tokenizer(folder: Path) -> None:
     for path in (folder / "tokenizer").glob("*.json"):
         path.unlink()
@@ -251,7 +247,7 @@ FOLDERS: dict[str, tuple[Spoil, str]] = {
     "a part that is a number": (_with("model_index.json", vae=3), "vae = 3"),
     "a boundary above 1": (_with("model_index.json", boundary_ratio=1.5), "boundary_ratio = 1.5"),
     "a time step per token": (_with("model_index.json", expand_timesteps="yes"), "expand_timesteps = 'yes'"),
-    "no tokenizer": (_no_tokenizer, "lacks its tokenizer"),
+    "no tokenizer": (lambda folder: shutil.rmtree(folder / "tokenizer"), "lacks its tokenizer"),
     "a tokenizer that is none": (_broken_tokenizer, "no tokenizer"),
     "a tokenizer of more rows than there are": (_long_tokenizer, "model_max_length"),
     "a decoder of other latents": (_wider_decoder, "of vae is"),
