@@ -95,14 +95,7 @@ def run(program: Program, options: Options) -> Verdict:
             verdict = Verdict(**child.run(0, None, None))
         except Ended as end:
             sys.stderr.write(f"{end.stack}\n")
-            return Verdict(
-                program.name,
-                "failed",
-                verdicts.CRASH,
-                mesh=options.mesh,
-                op=end.op,
-                message=str(end),
-            )
+            return Verdict(program.name, "failed", verdicts.CRASH, mesh=options.mesh, op=end.op, message=str(end))
         child.close()
         return verdict
     finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -89,17 +90,14 @@ def links(b: Bench) -> Named:
     for axis in b.axes:
         for more in (0, 1):
             count = b.spec.links[axis] + more
-            yield (
-                f"all_gather on axis {axis} by {count} links",
-                not more,
-                lambda a=axis, n=count: ttnn.all_gather(x, 3, cluster_axis=a, num_links=n),
-            )
+            gather = partial(ttnn.all_gather, x, 3, cluster_axis=axis, num_links=count)
+            yield f"all_gather on axis {axis} by {count} links", not more, gather
     most = max(b.spec.links) + 1
     yield f"all_gather on no axis by {most} links", False, lambda: ttnn.all_gather(x, 3, num_links=most)
     if len(b.axes) > 1:
         for which in ((0, 0), (0, 1), (1, 0)):
             count = [n + more for n, more in zip(b.spec.links, which, strict=True)]
-            yield f"neighbor_pad by {count} links", not any(which), lambda n=count: _pad(b, two, n)
+            yield f"neighbor_pad by {count} links", not any(which), partial(_pad, b, two, count)
 
 
 def _pad(b: Bench, x: ttnn.Tensor, count: Any, topology: ttnn.Topology = ttnn.Topology.Linear) -> Any:
@@ -113,24 +111,19 @@ def _pad(b: Bench, x: ttnn.Tensor, count: Any, topology: ttnn.Topology = ttnn.To
 def topologies(b: Bench) -> Named:
     """Ask for a ring where the ends of a whole axis are wired and where not; asynchronous collectives ask for it unless
     told otherwise."""
-    gather, ring, line = ttnn.experimental.all_gather_async, ttnn.Topology.Ring, ttnn.Topology.Linear
+    ring, line = ttnn.Topology.Ring, ttnn.Topology.Linear
     x, rows = b.tensor(1, 1, 32, 64), b.tensor(8, 4, 4, 32, layout=ttnn.ROW_MAJOR_LAYOUT)
     for axis in b.axes:
         is_ring = b.spec.topology(axis) is Topology.RING
-        rest = {"cluster_axis": axis, "num_links": 1}
-        yield f"ring on axis {axis}", is_ring, lambda k=rest: ttnn.all_gather(x, 3, topology=ring, **k)
-        yield f"line on axis {axis}", True, lambda k=rest: ttnn.all_gather(x, 3, topology=line, **k)
-        yield (
-            f"asynchronous on axis {axis}, no word of a topology",
-            is_ring,
-            lambda k=rest: gather(x, None, 3, b.semaphores(2), barrier_semaphore=b.semaphores(1)[0], **k),
-        )
+        gather = partial(ttnn.all_gather, x, 3, cluster_axis=axis, num_links=1)
+        yield f"ring on axis {axis}", is_ring, partial(gather, topology=ring)
+        yield f"line on axis {axis}", True, partial(gather, topology=line)
+        later = partial(ttnn.experimental.all_gather_async, x, num_links=1)
+        unsaid = partial(later, None, 3, b.semaphores(2), barrier_semaphore=b.semaphores(1)[0], cluster_axis=axis)
+        yield f"asynchronous on axis {axis}, no word of a topology", is_ring, unsaid
         if not is_ring:
-            yield (
-                f"asynchronous ring on axis {axis} by place",
-                False,
-                lambda a=axis: gather(x, 3, a, b.device, ring, b.semaphores(2), num_links=1),
-            )
+            by_place = partial(later, 3, axis, b.device, ring, b.semaphores(2))
+            yield f"asynchronous ring on axis {axis} by place", False, by_place
     if b.spec.is_1d:
         is_ring = b.spec.topology(b.axes[0]) is Topology.RING
         yield "ring on no axis, there being one", is_ring, lambda: ttnn.all_gather(x, 3, topology=ring)
@@ -145,14 +138,14 @@ def cores(b: Bench) -> Named:
     for more in ((0, 0), (1, 0), (0, 1)):
         size, right = tuple(n + m for n, m in zip(b.grid, more, strict=True)), not any(more)
         grid = ttnn.CoreGrid(x=size[0], y=size[1])
-        yield f"linear on {size} cores", right, lambda g=grid: ttnn.linear(x, w, core_grid=g)
+        yield f"linear on {size} cores", right, partial(ttnn.linear, x, w, core_grid=grid)
         config = ttnn.MinimalMatmulConfig(
             M_block_size=2, K_block_size=2, N_block_size=2, subblock_h=1, subblock_w=2,
             compute_with_storage_grid_size=ttnn.CoreCoord(*size),
         )  # fmt: skip
-        yield f"matmul on {size} cores", right, lambda c=config: ttnn.experimental.minimal_matmul(x, w, config=c)
+        yield f"matmul on {size} cores", right, partial(ttnn.experimental.minimal_matmul, x, w, config=config)
         chunks = ttnn.SDPAProgramConfig(compute_with_storage_grid_size=size, q_chunk_size=32, k_chunk_size=32)
-        yield f"attention on {size} cores", right, lambda c=chunks: attend(q, q, q, program_config=c)
+        yield f"attention on {size} cores", right, partial(attend, q, q, q, program_config=chunks)
 
 
 def parts(b: Bench) -> Named:
@@ -163,20 +156,13 @@ def parts(b: Bench) -> Named:
             for extra in (0, unit):
                 size = [2, n, 64, 64]
                 size[dim] = n * unit + extra
-                x = b.tensor(*size)
-                yield (
-                    f"reduce_scatter of {size[dim]} in dim {dim} over {n}",
-                    not extra or f"dim {dim} of size {size[dim]} into {n} parts, which needs a multiple of {n * unit}",
-                    lambda x=x, d=dim, a=axis: ttnn.reduce_scatter(x, d, cluster_axis=a),
-                )
-                yield (
-                    f"asynchronous reduce_scatter of {size[dim]} in dim {dim} over {n}",
-                    not extra,
-                    lambda x=x, d=dim, a=axis: _reduce(b, x, None, d, a),
-                )
+                x, what = b.tensor(*size), f"reduce_scatter of {size[dim]} in dim {dim} over {n}"
+                named = f"dim {dim} of size {size[dim]} into {n} parts, which needs a multiple of {n * unit}"
+                yield what, not extra or named, partial(ttnn.reduce_scatter, x, dim, cluster_axis=axis)
+                yield f"asynchronous {what}", not extra, partial(_reduce, b, x, None, dim, axis)
         for extra in (0, 1):
             y = b.tensor(1, 1, 32, n * 32 + extra)
-            yield f"partition of {y.shape[3]} over {n}", not extra, lambda y=y, a=axis: ttnn.mesh_partition(y, 3, a)
+            yield f"partition of {y.shape[3]} over {n}", not extra, partial(ttnn.mesh_partition, y, 3, axis)
 
 
 def _reduce(b: Bench, x: ttnn.Tensor, into: Any, dim: int, axis: int) -> Any:
@@ -197,26 +183,15 @@ def buffers(b: Bench) -> Named:
             ("in fp32", b.tensor(1, 1, 64, 64 * n, dtype=ttnn.float32)),
         ):
             right = what == "that fits"
-            yield f"gather into a buffer {what}", right, lambda o=buffer, x=x, a=axis: _gather(b, x, a, o)
-            yield (
-                f"gather into a buffer {what}, by place",
-                right,
-                lambda o=buffer, x=x, a=axis: _gather_by_place(b, x, a, o),
-            )
+            yield f"gather into a buffer {what}", right, partial(_gather, b, x, axis, buffer)
+            yield f"gather into a buffer {what}, by place", right, partial(_gather_by_place, b, x, axis, buffer)
             if b.spec.topology(axis) is not Topology.RING or right:
-                yield (
-                    f"gather and multiply, a buffer {what}",
-                    right,
-                    lambda o=buffer, x=x, a=axis: _multiply(b, x, a, o),
-                )
+                yield f"gather and multiply, a buffer {what}", right, partial(_multiply, b, x, axis, buffer)
         wide = b.tensor(2, 1, 64, 64 * n)
         for halves in (2, 1):
             into = [b.tensor(2 * halves, 1, 64, 64 * n), b.tensor(2, 1, 64, 64)]
-            yield (
-                f"reduce_scatter on a line through room for {halves} directions",
-                halves == 2 or f"shape (4, 1, 64, {64 * n})",
-                lambda o=into, w=wide, a=axis: _reduce(b, w, o, 3, a),
-            )
+            what = f"reduce_scatter on a line through room for {halves} directions"
+            yield what, halves == 2 or f"shape (4, 1, 64, {64 * n})", partial(_reduce, b, wide, into, 3, axis)
 
 
 def _gather(b: Bench, x: ttnn.Tensor, axis: int, buffer: ttnn.Tensor) -> Any:
@@ -281,17 +256,17 @@ def semaphores(b: Bench) -> Named:
         for _ in range(count):
             ccl.gather_buffer(x, dim=3, axis=axis, name="K")
 
+    def whole(ccl: CCLManager, axis: int) -> None:
+        for _ in range(4):
+            ccl.all_gather(x, dim=3, axis=axis)
+
     for axis in b.axes:
         ccl = CCLManager(b.device, b.spec, b.spec.shape)
-        yield f"two buffers on axis {axis}", True, lambda c=ccl, a=axis: gathers(c, a, 2)
-        yield f"a third buffer on axis {axis}", False, lambda c=ccl, a=axis: gathers(c, a, 1)
-        yield f"a buffer on axis {axis} says which it is", True, lambda c=ccl, a=axis: _names_its_axis(c, a)
+        yield f"two buffers on axis {axis}", True, partial(gathers, ccl, axis, 2)
+        yield f"a third buffer on axis {axis}", False, partial(gathers, ccl, axis, 1)
+        yield f"a buffer on axis {axis} says which it is", True, partial(_names_its_axis, ccl, axis)
         again = CCLManager(b.device, b.spec, b.spec.shape)
-        yield (
-            f"four whole collectives on axis {axis}",
-            True,
-            lambda c=again, a=axis: [c.all_gather(x, dim=3, axis=a) for _ in range(4)],
-        )
+        yield f"four whole collectives on axis {axis}", True, partial(whole, again, axis)
 
 
 def _names_its_axis(ccl: CCLManager, axis: int) -> None:
@@ -319,7 +294,7 @@ def pages(b: Bench) -> Named:
             raise ValueError(f"a table of the pages 3, 0 and 5 says {found}")
 
     for count in (7, 8):
-        yield f"{count} pages for two users", True, lambda n=count: all_given(n)
+        yield f"{count} pages for two users", True, partial(all_given, count)
     yield "rows that the pages have room for", True, lambda: pool.reserve(table, 8 * PAGE)
     yield "a row more", "all 8 pages", lambda: pool.reserve(table, 8 * PAGE + 1)
     yield "a table of three pages", True, named

@@ -33,21 +33,8 @@ SYSTEMS = (  # model, size, mesh, configuration
     ("cogvideox-5b", "480p", "t3k", "sp2_tp4"),
 )
 _HEAD = (
-    "model",
-    "mesh",
-    "configuration",
-    "weights",
-    "persistent",
-    "transient",
-    "peak",
-    "of",
-    "headroom",
-    "free block",
-    "DRAM peak in",
-    "L1 peak",
-    "free",
-    "L1 peak in",
-    "verdict",
+    *("model", "mesh", "configuration", "weights", "persistent", "transient", "peak", "of", "headroom", "free block"),
+    *("DRAM peak in", "L1 peak", "free", "L1 peak in", "verdict"),
 )
 
 

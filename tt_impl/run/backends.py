@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec
@@ -33,7 +34,7 @@ _LIBRARY = re.compile(r"libttsim_(?P<arch>wh|bh)(?:_x(?P<chips>\d+))?\.so")
 _ARCH = {"wh": "wormhole_b0", "bh": "blackhole"}
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """One kind of mesh.
 
     Attributes:
@@ -46,14 +47,17 @@ class Backend(Protocol):
     proves: str
     lacks: str
 
+    @abstractmethod
     def prepare(self, spec: MeshSpec) -> None:
         """Set the process up, by environment variables only, before ttnn opens anything; ``UserError`` if it cannot."""
 
     def open(self, spec: MeshSpec, fabric: str) -> AbstractContextManager[Any]:
         """Open the prepared mesh, a ``ttnn.MeshDevice``, while the block runs."""
+        return opened(spec, fabric)
 
     def values(self) -> AbstractContextManager[Any]:
-        """While it is open, reading a tensor gives its values: computed beside ttnn, or the device's own."""
+        """Have reads of a tensor give its values, while it is open: the device's own, or computed beside ttnn."""
+        return nullcontext()
 
 
 def stand_in() -> ModuleType:
@@ -63,7 +67,7 @@ def stand_in() -> ModuleType:
     return hardware
 
 
-class Mock:
+class Mock(Backend):
     """ttnn's mock device, with golden values beside it."""
 
     kind = "mock"
@@ -82,7 +86,7 @@ class Mock:
         return stand_in().values()
 
 
-class Simulator:
+class Simulator(Backend):
     """ttsim."""
 
     kind = "sim"
@@ -100,14 +104,8 @@ class Simulator:
             os.environ.setdefault("TT_METAL_SLOW_DISPATCH_MODE", "1")
             os.environ.setdefault("TT_METAL_DISABLE_SFPLOADMACRO", "1")
 
-    def open(self, spec: MeshSpec, fabric: str) -> AbstractContextManager[Any]:
-        return opened(spec, fabric)
 
-    def values(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-
-class Silicon:
+class Silicon(Backend):
     """The devices of this machine."""
 
     kind = "device"
@@ -130,9 +128,6 @@ class Silicon:
             raise UserError(f"mesh {spec} needs {spec.num_devices} devices, but this machine has {found}.")
         with opened(spec, fabric) as device:
             yield device
-
-    def values(self) -> AbstractContextManager[Any]:
-        return nullcontext()
 
 
 BACKENDS: dict[str, Backend] = {backend.kind: backend for backend in (Mock(), Simulator(), Silicon())}

@@ -78,12 +78,7 @@ def _run_program(
             result = program(mesh.device, options, **arguments)
         report, tensors = result if isinstance(result, tuple) else ({}, result)
         safetensors.torch.save_file({k: t.contiguous() for k, t in tensors.items()}, folder / "out.safetensors")
-        answer = {
-            "ran": mesh.describe(),
-            "ops": recorder.ops,
-            "collectives": recorder.collectives(),
-            "report": report,
-        }
+        answer = {"ran": mesh.describe(), "ops": recorder.ops, "collectives": recorder.collectives(), "report": report}
         if message["optable"]:
             answer |= {"optable": table.rows, "resources": table.summary()}
         return answer

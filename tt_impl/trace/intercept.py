@@ -20,53 +20,27 @@ from ttnn.decorators import FastOperation
 TENSOR = ttnn.Tensor
 """The class of ttnn's tensors; while calls are caught, ``ttnn.Tensor`` is a name that stands for it."""
 
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 TRANSPARENT = frozenset({"ttnn.as_tensor", "ttnn.Tensor.__getitem__"})
 
-METHODS = (
-    "__repr__",
-    "cpu",
-    "deallocate",
-    "extract_shard",
-    "item",
-    "pad",
-    "pad_to_tile",
-    "reshape",
-    "to",
-    "to_list",
-    "to_numpy",
-    "to_torch",
-    "to_torch_with_padded_shape",
-    "unpad",
-    "unpad_from_tile",
-)
-DEVICE_METHODS = (
-    "clear_loaded_sub_device_manager",
-    "create_submesh",
-    "create_submeshes",
-    "load_sub_device_manager",
-    "remove_sub_device_manager",
-    "reset_sub_device_stall_group",
-    "set_sub_device_stall_group",
-)
+METHODS = _names("""
+    __repr__ cpu deallocate extract_shard item pad pad_to_tile reshape to to_list to_numpy to_torch
+    to_torch_with_padded_shape unpad unpad_from_tile
+""")
+DEVICE_METHODS = _names("""
+    clear_loaded_sub_device_manager create_submesh create_submeshes load_sub_device_manager remove_sub_device_manager
+    reset_sub_device_stall_group set_sub_device_stall_group
+""")
 FILES = tuple(f"{action}_{what}" for action in ("dump", "load") for what in ("tensor_flatbuffer", "overlapped_tensors"))
-FUNCTIONS = (
-    "aggregate_tensor",
-    "begin_trace_capture",
-    "combine_device_tensors",
-    "create_socket_pair",
-    "distribute_tensor",
-    "end_trace_capture",
-    "event_synchronize",
-    "execute_trace",
-    "is_trace_capture_active",
-    "prepare_conv_bias",
-    "prepare_conv_transpose2d_bias",
-    "prepare_conv_transpose2d_weights",
-    "prepare_conv_weights",
-    "record_event",
-    "release_trace",
-    "wait_for_event",
-)
+FUNCTIONS = _names("""
+    aggregate_tensor begin_trace_capture combine_device_tensors create_socket_pair distribute_tensor end_trace_capture
+    event_synchronize execute_trace is_trace_capture_active prepare_conv_bias prepare_conv_transpose2d_bias
+    prepare_conv_transpose2d_weights prepare_conv_weights record_event release_trace wait_for_event
+""")
 NATIVE = ("fusion_dispatch_op",)
 """Functions of ``ttnn._ttnn.operations.experimental`` that programs call themselves, and that write into tensors."""
 MARKS = ("create_global_semaphore", "reset_global_semaphore_value", "synchronize_device")

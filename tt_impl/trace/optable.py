@@ -8,6 +8,7 @@ then in earnest, with the program that is now in ttnn's cache. That costs half a
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,9 +142,9 @@ def _row(op: DeviceOp, call: Invocation, levels: Levels) -> Row:
         "cores": op.cores,
         "cb_bytes": op.cb_bytes,
     }
-    if (scratch := _SCRATCH.get(call.name)) is not None:
-        name, size = scratch(row, call)
-        row[name] += size
+    if call.name in _SCRATCH:
+        name, size = _SCRATCH[call.name]
+        row[name] += size(row, call)
     return row
 
 
@@ -152,23 +153,17 @@ def _in_dram(tensors: tuple[Operand, ...]) -> dict[int, int]:
     return {tensor.number: tensor.bytes for tensor in tensors if tensor.in_dram}
 
 
-def _gathered_and_read(row: Row, call: Invocation) -> tuple[str, int]:
-    return "read_bytes", _buffer_bytes(call, "persistent_output_buffer")
-
-
-def _gathered_and_written(row: Row, call: Invocation) -> tuple[str, int]:
-    return "written_bytes", sum(_buffer_bytes(call, f"persistent_output_buffer_{which}") for which in "kv")
-
-
-def _summed_on_the_way(row: Row, call: Invocation) -> tuple[str, int]:
-    return "read_bytes", row["written_bytes"] - row["outputs"][-1]["bytes"]
-
-
-_SCRATCH = {
-    "ttnn.experimental.all_gather_minimal_matmul_async": _gathered_and_read,
-    "ttnn.transformer.ring_joint_scaled_dot_product_attention": _gathered_and_written,
-    "ttnn.experimental.reduce_scatter_minimal_async": _summed_on_the_way,
-}
+_SCRATCH: dict[str, tuple[str, Callable[[Row, Invocation], int]]] = {
+    "ttnn.experimental.all_gather_minimal_matmul_async": (
+        "read_bytes", lambda row, call: _buffer_bytes(call, "persistent_output_buffer"),
+    ),
+    "ttnn.transformer.ring_joint_scaled_dot_product_attention": (
+        "written_bytes", lambda row, call: sum(_buffer_bytes(call, f"persistent_output_buffer_{n}") for n in "kv"),
+    ),
+    "ttnn.experimental.reduce_scatter_minimal_async": (
+        "read_bytes", lambda row, call: row["written_bytes"] - row["outputs"][-1]["bytes"],
+    ),
+}  # fmt: skip
 """The other half of what an operation both writes and reads: what it gathers, or sums on its way.
 
 ttnn lists the buffer of a gathering matmul among its results, that of ring attention among its inputs, and the partial

@@ -44,10 +44,7 @@ def wholes(parts: list[torch.Tensor], mesh: tuple[int, ...], wanted: torch.Size)
         pieces = (rows if isinstance(first, int) else 1) * (columns if isinstance(second, int) else 1)
         if size * pieces != count:
             continue
-        whole = _join(
-            [_join(parts[r * columns : (r + 1) * columns], second) for r in range(rows)],
-            first,
-        )
+        whole = _join([_join(parts[r * columns : (r + 1) * columns], second) for r in range(rows)], first)
         for flat, note in _ordered(whole, wanted):
             how = ", ".join(text for text in (_words(first, 0), _words(second, 1), note) if text)
             yield Whole(flat, how or "whole on each")

@@ -67,16 +67,11 @@ class Runner:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-        if self.here:
-            item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-            for report in self._watch(item, nextitem):
-                item.ihook.pytest_runtest_logreport(report=report)
-            item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-            return True
-        if self.config.pluginmanager.hasplugin("timeout"):
+        if not self.here and self.config.pluginmanager.hasplugin("timeout"):
             item.ihook.pytest_timeout_cancel_timer(item=item)  # it is set again where the test runs
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        for report in self._delegate(item, nextitem):
+        run = self._watch if self.here else self._delegate
+        for report in run(item, nextitem):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.binary import BINARY
 from tt_impl.mock.rules.eltwise import UNARY
-from tt_impl.mock.rules.registry import per_device
+from tt_impl.mock.rules.registry import per_device, table
 
 PLAIN = (
     "abs acos acosh asin asinh atan atanh ceil celu clamp clip cos cosh deg2rad digamma elu erf erfc erfinv exp exp2 "
@@ -116,10 +116,8 @@ _of_power("pow_bw", float("inf"))  # as ttnn's golden function says
 _of_power("rpow_bw", float("nan"))  # so, too: a device does not give the gradient of ``rpow``
 
 
-@per_device("fill_bw", "fill_zero_bw")
-def fill_bw(grad_tensor: Tensor, input_tensor: Tensor) -> list[Tensor]:
-    """Return zeros: what is filled does not depend on the input."""
-    return [torch.zeros_like(grad_tensor)]
+# what is filled does not depend on the input
+table(dict.fromkeys(("fill_bw", "fill_zero_bw"), lambda grad_tensor, input_tensor: torch.zeros_like(grad_tensor)))
 
 
 @per_device("bias_gelu_bw")

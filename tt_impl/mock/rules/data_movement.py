@@ -130,11 +130,6 @@ def untilize_with_unpadding(call: Call, input_tensor: Shards, output_tensor_end:
     return call.each(shown, input_tensor, rounds_once=True)
 
 
-@per_device("split", as_stored=True)
-def split(input_tensor: Tensor, split_size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
-    return list(torch.split(input_tensor, split_size if isinstance(split_size, int) else list(split_size), dim))
-
-
 table(
     {
         "chunk": lambda input_tensor, chunks, dim=0: list(torch.chunk(input_tensor, chunks, dim)),
@@ -146,6 +141,7 @@ table(
         "repeat_interleave": lambda input_tensor, repeats, dim: input_tensor.repeat_interleave(repeats, dim),
         # without ``dim`` the tensor is rolled as if it were flat
         "roll": lambda input_tensor, shifts, dim=None: torch.roll(input_tensor, shifts, dim),
+        "split": lambda input_tensor, split_size, dim=0: input_tensor.split(split_size, dim),
         "stack": lambda input_tensors, dim: torch.stack(list(input_tensors), dim),
     },
     as_stored=True,

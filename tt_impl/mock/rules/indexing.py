@@ -40,13 +40,15 @@ def _only_once(index: Tensor, dim: int) -> None:
         raise TypeError("an index that names a place twice is not known: which value stays, nobody says")
 
 
-table({"scatter_add": lambda input, dim, index, src: torch.scatter_add(input, dim, index, src.to(input.dtype))})
-
-
-@per_device("tosa_gather", as_stored=True)
-def tosa_gather(input: Tensor, index: Tensor) -> Tensor:
-    """Gather from [N, K, C] by [N, W]: [N, W, C]."""
-    return torch.gather(input, 1, index[..., None].expand(*index.shape, input.shape[2]))
+table(
+    {
+        # all bits of uint32 where an element is among the others, or is not with ``invert``
+        "experimental.isin": lambda elements, test_elements, *, assume_unique=False, invert=False: (
+            torch.isin(elements, test_elements, invert=invert).to(torch.int64) * (2**32 - 1)
+        ),
+        "scatter_add": lambda input, dim, index, src: torch.scatter_add(input, dim, index, src.to(input.dtype)),
+    }
+)
 
 
 @per_device("tosa_scatter", as_stored=True)
@@ -56,9 +58,15 @@ def tosa_scatter(input: Tensor, index: Tensor, src: Tensor) -> Tensor:
     return torch.scatter(input, 1, index[..., None].expand(*index.shape, input.shape[2]), src.to(input.dtype))
 
 
-@per_device("index_fill", "index_fill_new", as_stored=True)
-def index_fill(input: Tensor, dim: int, index: Tensor, value: Number) -> Tensor:
-    return torch.index_fill(input, dim, index.flatten(), value)
+table(
+    {
+        "index_fill": lambda input, dim, index, value: input.index_fill(dim, index.flatten(), value),
+        "index_fill_new": lambda input, dim, index, value: input.index_fill(dim, index.flatten(), value),
+        # from [N, K, C] by [N, W]: [N, W, C]
+        "tosa_gather": lambda input, index: input.gather(1, index[..., None].expand(*index.shape, input.shape[2])),
+    },
+    as_stored=True,
+)
 
 
 @per_device("indexed_fill", as_stored=True)
@@ -128,9 +136,3 @@ def plus_one(input_tensor: Tensor, skip_negative_entries: bool = False) -> Tenso
         return input_tensor + 1
     counted = (input_tensor >= 0) & (input_tensor < 2**31 - 1)
     return torch.where(counted, input_tensor + 1, input_tensor)
-
-
-@per_device("experimental.isin")
-def isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """Set all bits of uint32 where an element is among the others, or is not with ``invert``."""
-    return torch.isin(elements, test_elements, invert=invert).to(torch.int64) * (2**32 - 1)

@@ -14,24 +14,6 @@ from tt_impl.mock.storage import dtypes
 from tt_impl.mock.storage.values import Shards
 
 
-@per_device("to_memory_config", "reallocate", as_stored=True)
-def to_memory_config(tensor: Tensor, *_placement: Any) -> Tensor:
-    return tensor
-
-
-@per_device("sharded_to_interleaved", "reshard", as_stored=True)
-def reshard(input_tensor: Tensor, *_placement: Any, output_memory_config: Any = None) -> Tensor:
-    return input_tensor
-
-
-@per_device("interleaved_to_sharded", as_stored=True)
-def interleaved_to_sharded(
-    input_tensor: Tensor, *_placement: Any, keep_l1_aligned: bool = False, **_named: Any
-) -> Tensor:
-    """Return the values; ``keep_l1_aligned`` pads the rows of a shard in memory."""
-    return input_tensor
-
-
 @across("to_layout")
 def to_layout(call: Call, tensor: Shards, *_layout: Any) -> list[Tensor]:
     """Turn rows into tiles that are filled up with ``pad_value``, zero unless it is given."""
@@ -49,11 +31,6 @@ def typecast(call: Call, input_tensor: Shards, *_dtypes: Any) -> list[Tensor]:
     return call.each(lambda x: dtypes.typecast(x, input_tensor.dtype, target), input_tensor)
 
 
-@per_device("move", "tilize", "untilize", as_stored=True)
-def moved(input_tensor: Tensor) -> Tensor:
-    return input_tensor
-
-
 @per_device("reshape", "Tensor.reshape", as_stored=True)
 def reshape(input_tensor: Tensor, *sizes: Any, **named: Any) -> Tensor:
     """Reshape: the shape is one sequence or the sizes themselves; a second sequence is the shape with padding."""
@@ -64,11 +41,6 @@ def reshape(input_tensor: Tensor, *sizes: Any, **named: Any) -> Tensor:
     if shape is None:
         shape = sizes[0] if isinstance(sizes[0], list | tuple) else sizes
     return input_tensor.reshape(tuple(shape))
-
-
-@per_device("unsqueeze_to_4D", as_stored=True)
-def unsqueeze_to_4d(input_tensor: Tensor) -> Tensor:
-    return input_tensor.reshape((1,) * (4 - input_tensor.dim()) + tuple(input_tensor.shape))
 
 
 @per_device("squeeze", as_stored=True)
@@ -82,15 +54,29 @@ def _viewed(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
     return input_tensor.reshape(tuple(shape))
 
 
+def _elsewhere(input_tensor: Tensor, *_placement: Any, output_memory_config: Any = None) -> Tensor:
+    return input_tensor
+
+
 table(
     {
         "assign": lambda input_tensor, *_output: input_tensor,
         "clone": lambda input: input,
         "copy": lambda input_a, input_b: input_a,
+        # ``keep_l1_aligned`` pads the rows of a shard in memory
+        "interleaved_to_sharded": lambda input_tensor, *_placement, keep_l1_aligned=False, **_named: input_tensor,
+        "move": lambda input_tensor: input_tensor,
         "permute": lambda input_tensor, dims, *_pad_value: input_tensor.permute(tuple(dims)),
+        "reallocate": lambda tensor, *_placement: tensor,
         "reshape_on_device": lambda input_tensor, W, Z, Y, X: input_tensor.reshape(W, Z, Y, X),
+        "reshard": _elsewhere,
+        "sharded_to_interleaved": _elsewhere,
+        "tilize": lambda input_tensor: input_tensor,
+        "to_memory_config": lambda tensor, *_placement: tensor,
         "transpose": lambda input_tensor, dim1, dim2, *_pad_value: input_tensor.transpose(dim1, dim2),
         "unsqueeze": lambda input_tensor, dim: input_tensor.unsqueeze(dim),
+        "unsqueeze_to_4D": lambda input_tensor: input_tensor[(None,) * (4 - input_tensor.dim())],
+        "untilize": lambda input_tensor: input_tensor,
         "view": _viewed,
         "experimental.view": _viewed,
     },

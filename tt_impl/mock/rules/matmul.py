@@ -17,7 +17,7 @@ import ttnn
 from torch import Tensor
 
 from tt_impl.mock.rules.eltwise import activate
-from tt_impl.mock.rules.registry import SUMS_BFLOAT16, TILE, Call, across, per_device
+from tt_impl.mock.rules.registry import SUMS_BFLOAT16, TILE, Call, across, per_device, table
 from tt_impl.mock.storage.values import Shards
 
 
@@ -115,10 +115,8 @@ def addmm(
     return call.each(added, input_tensor, mat1_tensor, mat2_tensor)
 
 
-@per_device("outer")
-def outer(input_tensor_a: Tensor, input_tensor_b: Tensor) -> Tensor:
-    """Multiply each of [.., N] with each of [.., M]: [.., N, M]."""
-    return input_tensor_a.unsqueeze(-1) * input_tensor_b.unsqueeze(-2)
+# each of [.., N] with each of [.., M]: [.., N, M]
+table({"outer": lambda input_tensor_a, input_tensor_b: input_tensor_a.unsqueeze(-1) * input_tensor_b.unsqueeze(-2)})
 
 
 @across("sparse_matmul")

@@ -57,24 +57,22 @@ def var(
     return x.var(dims_of(x, dim), correction=int(correction), keepdim=keepdim)
 
 
-@per_device("std")
-def std(
-    input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, *, scalar: Number = 1.0, correction: bool = True
-) -> Tensor:
-    return var(input_tensor, dim, keepdim, scalar=scalar, correction=correction).sqrt()
-
-
 def _var_hw(x: Tensor) -> Tensor:
     return x.var((-2, -1), correction=0, keepdim=True)
 
 
 table(
     {
+        # ``output`` is written and not read
+        "experimental.fast_reduce_nc": lambda input, *, dims, output=None: input.sum(tuple(dims), keepdim=True),
         "experimental.intimg": lambda input_tensor: input_tensor.cumsum(1).cumsum(2),  # summed-area table [1, W, H, C]
         "normalize_global": lambda input_tensor: (input_tensor - input_tensor.mean()) / input_tensor.std(correction=0),
         "normalize_hw": lambda input_tensor: (
             (input_tensor - input_tensor.mean((-2, -1), keepdim=True)) / _var_hw(input_tensor).sqrt()
         ),
+        "std": lambda input_tensor, dim=None, keepdim=False, *, scalar=1.0, correction=True: var(
+            input_tensor, dim, keepdim, scalar=scalar, correction=correction
+        ).sqrt(),
         "std_hw": lambda input_tensor: _var_hw(input_tensor).sqrt(),
         "var_hw": lambda input_tensor: _var_hw(input_tensor),
     }
@@ -133,12 +131,6 @@ def ema(input_tensor: Tensor, alpha: float) -> Tensor:
     for x in input_tensor.unbind(-1):
         states.append(alpha * states[-1] + (1 - alpha) * x)
     return torch.stack(states[1:], -1)
-
-
-@per_device("experimental.fast_reduce_nc")
-def fast_reduce_nc(input: Tensor, *, dims: Sequence[int], output: Any = None) -> Tensor:
-    """Add up over ``dims``; ``output`` is written and not read."""
-    return input.sum(tuple(dims), keepdim=True)
 
 
 @across("sort")

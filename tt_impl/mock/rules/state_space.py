@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.registry import Call, across, table
 from tt_impl.mock.storage.values import Shards
 
 STATES = 32
@@ -31,10 +31,8 @@ def prefix_scan(call: Call, a: Shards, bx: Shards, h_prev: Shards) -> list[Tenso
     return result
 
 
-@per_device("experimental.hc_sum_reduce")
-def hc_sum_reduce(input: Tensor) -> Tensor:
-    """Sum over the states of every channel: [1, 1, L, D] -> [1, 1, L, D / 32]."""
-    return input.unflatten(-1, (-1, STATES)).sum(-1)
+# over the states of every channel: [1, 1, L, D] -> [1, 1, L, D / 32]
+table({"experimental.hc_sum_reduce": lambda input: input.unflatten(-1, (-1, STATES)).sum(-1)})
 
 
 @across("experimental.repeat_and_interleave_eltwise_mul")
