@@ -173,23 +173,7 @@ class DistributedLayerNorm:
         if self._local is not None or self._correction != 1:
             y = self._normalised(x)
             return [ttnn.add(ttnn.multiply(y, factor), shift) for shift, factor in by]
-        x = _batch_before_rows(x)
-        stats = ttnn.experimental.dit_layernorm_pre_allgather(
-            x, ctx.reciprocals(x.shape[3]), compute_kernel_config=ctx.norm_config
-        )
-        stats = gather_features(ctx, stats)
-        results = []
-        for shift, factor in by:
-            y = ttnn.experimental.dit_layernorm_post_allgather(
-                x,
-                stats,
-                weight=_batch_before_rows(factor),
-                bias=_batch_before_rows(shift),
-                epsilon=self._eps,
-                compute_kernel_config=ctx.norm_config,
-            )
-            results.append(_batch_first(y, batch))
-        return results
+        return _modulated(ctx, x, *by, eps=self._eps)
 
     def _with_affine(self, shift: ttnn.Tensor, factor: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor]:
         """``(y * weight + bias) * factor + shift`` as a shift and a factor of y."""
@@ -231,19 +215,24 @@ class ModulatedLayerNorm:
 
     def __call__(self, x: ttnn.Tensor, weight: ttnn.Tensor, bias: ttnn.Tensor) -> ttnn.Tensor:
         """``weight`` and ``bias`` (B or 1, 1, 1 or N, local D) in fp32, 0 in padded lanes, which therefore stay 0."""
-        ctx, experimental = self._ctx, ttnn.experimental
+        ctx = self._ctx
         if self._uneven or weight.shape[2] != 1:
             scaled = ttnn.multiply(self._plain(x), weight, dtype=ttnn.float32)
             return ttnn.add(scaled, bias, dtype=ctx.dtype)
-        batch, x, weight, bias = x.shape[0], *map(_batch_before_rows, (x, weight, bias))
-        stats = experimental.dit_layernorm_pre_allgather(
-            x, ctx.reciprocals(x.shape[-1]), compute_kernel_config=ctx.norm_config
-        )
-        stats = gather_features(ctx, stats)
-        y = experimental.dit_layernorm_post_allgather(
-            x, stats, epsilon=self._eps, weight=weight, bias=bias, compute_kernel_config=ctx.norm_config
-        )
-        return _batch_first(y, batch)
+        return _modulated(ctx, x, (bias, weight), eps=self._eps)[0]
+
+
+def _modulated(ctx: Context, x: ttnn.Tensor, *by: tuple[ttnn.Tensor, ttnn.Tensor], eps: float) -> list[ttnn.Tensor]:
+    """``norm(x) * factor + shift`` for every (shift, factor), one op each after one gather of the statistics."""
+    batch, x, config = x.shape[0], _batch_before_rows(x), {"compute_kernel_config": ctx.norm_config}
+    stats = ttnn.experimental.dit_layernorm_pre_allgather(x, ctx.reciprocals(x.shape[3]), **config)
+    stats = gather_features(ctx, stats)
+    results = []
+    for shift, factor in by:
+        weight, bias = map(_batch_before_rows, (factor, shift))
+        y = ttnn.experimental.dit_layernorm_post_allgather(x, stats, weight=weight, bias=bias, epsilon=eps, **config)
+        results.append(_batch_first(y, batch))
+    return results
 
 
 def _batch_before_rows(x: ttnn.Tensor) -> ttnn.Tensor:

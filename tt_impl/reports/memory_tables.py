@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from refsim.base.errors import RankFailure, UserError
 from refsim.base.options import RunOptions
-from refsim.files import output
 from refsim.files.tables import as_markdown
 from refsim.models.registry import get_published, latent, spec_of
-from tt_impl.reports import memory
+from tt_impl.reports import memory, systems
 from tt_impl.reports.residency import Model, residency
+from tt_impl.reports.systems import Progress, Row, System
 from tt_impl.run.launch import Worker
 
-Row = dict[str, Any]
-Progress = Callable[[str], None]
-SYSTEMS = (  # model, size, mesh, configuration
+SYSTEMS: tuple[System, ...] = (  # model, size, mesh, configuration
     ("sd35-large", "1024", "quietbox", "cfg2_sp2_tp2"),
     ("sd35-large", "1024", "galaxy", "cfg2_sp4_tp4"),
     ("sd35-large", "1024", "bh-qb", "cfg2_tp2"),
@@ -45,26 +41,13 @@ def write(out: Path, *, match: str = "", progress: Progress = lambda text: None)
     Raises:
         UserError: no system has these words.
     """
-    chosen = [system for system in SYSTEMS if all(word in " ".join(system) for word in match.split())]
-    if not chosen:
-        raise UserError(f"no system has the words '{match}'; one of them is '{' '.join(SYSTEMS[0])}'.")
-    out.mkdir(parents=True, exist_ok=True)
-    rows = []
-    with Worker() as worker:
-        for system in chosen:
-            progress(" ".join(system))
-            rows.append(measured(system, worker))
-    _write(out, rows)
+    rows = systems.measured(SYSTEMS, match, measured, progress)
+    systems.write(rows, out / "memory.json", out / "README.md", _readme(rows))
     return rows
 
 
-def _write(out: Path, rows: list[Row]) -> None:
-    output.write(out / "memory.json", (json.dumps(rows, indent=1) + "\n").encode())
-    output.write(out / "README.md", ("\n".join(_readme(rows)) + "\n").encode())
-
-
-def measured(system: tuple[str, str, str, str], worker: Worker) -> Row:
-    """Every stage of one system's pipeline: what ttnn allocated, or the sentence that says why there is nothing."""
+def measured(system: System, worker: Worker) -> Row:
+    """Measure every stage of a system's pipeline: what ttnn allocated, or the sentence that says why nothing."""
     name, size, mesh, parallel = system
     (_, model), options = get_published(name), RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock")
     found: dict[str, Row] = {}

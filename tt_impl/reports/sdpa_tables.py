@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from refsim.base.errors import RefsimError, UserError
+from refsim.base.errors import RefsimError
 from refsim.base.options import RunOptions
-from refsim.files import output
 from refsim.files.tables import as_markdown
 from refsim.models.registry import get_published, latent, spec_of
-from tt_impl.reports import memory
+from tt_impl.reports import memory, systems
+from tt_impl.reports.systems import Progress, Row, System
 from tt_impl.run.launch import Worker
 
-Row = dict[str, Any]
 PROGRAM = "tt_impl.pipelines.sdpa_chunks:program"
 RING = "ttnn.transformer.ring_joint_scaled_dot_product_attention"
-SYSTEMS = (  # model, size, mesh, configuration
+SYSTEMS: tuple[System, ...] = (  # model, size, mesh, configuration
     ("sd35-large", "1024", "quietbox", "cfg2_sp2_tp2"),
     ("sd35-large", "1024", "galaxy", "cfg2_sp4_tp4"),
     ("sd35-large", "1024", "bh-loudbox", "cfg2_sp2_tp2"),
@@ -38,29 +35,20 @@ _WITH_PROMPT = 8
 """Tensors given to the op: q, k, v, then the prompt's q, k, v, then the two buffers."""
 
 
-def write(out: Path, *, match: str = "", progress: Callable[[str], None] = lambda text: None) -> list[Row]:
+def write(out: Path, *, match: str = "", progress: Progress = lambda text: None) -> list[Row]:
     """Write ``sdpa_chunks.json`` and ``sdpa_chunks.md`` into ``out``, of those systems alone whose name has all
     words of ``match``: one table is one run.
 
     Raises:
         UserError: no system has these words.
     """
-    chosen = [system for system in SYSTEMS if all(word in " ".join(system) for word in match.split())]
-    if not chosen:
-        raise UserError(f"no system has the words '{match}'; one of them is '{' '.join(SYSTEMS[0])}'.")
-    out.mkdir(parents=True, exist_ok=True)
-    rows = []
-    with Worker() as worker:
-        for system in chosen:
-            progress(" ".join(system))
-            rows.append(swept(system, worker))
-    output.write(out / "sdpa_chunks.json", (json.dumps(rows, indent=1) + "\n").encode())
-    output.write(out / "sdpa_chunks.md", ("\n".join(markdown(rows)) + "\n").encode())
+    rows = systems.measured(SYSTEMS, match, swept, progress)
+    systems.write(rows, out / "sdpa_chunks.json", out / "sdpa_chunks.md", markdown(rows))
     return rows
 
 
-def swept(system: tuple[str, str, str, str], worker: Worker) -> Row:
-    """All chunk sizes for one system, or the sentence that says why there are none."""
+def swept(system: System, worker: Worker) -> Row:
+    """Try all chunk sizes for one system, or the sentence that says why there are none."""
     name, size, mesh, parallel = system
     options = RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock")
     try:

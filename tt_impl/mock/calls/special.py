@@ -103,16 +103,14 @@ def _deallocate(shadow: Golden, call: Invocation) -> Any:
 
 
 def _copy_to_device(shadow: Golden, call: Invocation) -> Any:
-    arguments = call.named("host_tensor", "device_tensor")
     result = call.proceed()
-    _write(shadow.store, arguments["host_tensor"], arguments["device_tensor"], call.name)
+    _write(shadow.store, call.argument("host_tensor", 0), call.argument("device_tensor", 1), call.name)
     return result
 
 
 def _copy_to_host(shadow: Golden, call: Invocation) -> Any:
-    arguments = call.named("device_tensor", "host_tensor")
     result = call.proceed()
-    copy_into(arguments["host_tensor"], _read(shadow, arguments["device_tensor"], call.name))
+    copy_into(call.argument("host_tensor", 1), _read(shadow, call.argument("device_tensor", 0), call.name))
     return result
 
 
@@ -153,7 +151,7 @@ _OF_A_VIEW = ("tensor_shape", "shard_shape", "core_range_set", "dtype", "tile_sh
 
 def _load_overlapped(shadow: Golden, call: Invocation) -> Any:
     views = call.proceed()
-    host = call.original(call.named("file_name")["file_name"])
+    host = call.original(call.argument("file_name", 0))
     for name, view in views.items():
         if on_device(view.fused_tensor):
             _write(shadow.store, host[name].fused_tensor, view.fused_tensor, call.name)
