@@ -33,8 +33,8 @@ def run(
     Args:
         checkpoint: folder with config.json and safetensors; its ``_class_name`` picks the model.
         inputs: safetensors file, or dict, with the names of the diffusers ``forward`` arguments.
-        options: where and how it runs; the backend is ``ttnn-mock`` (no hardware, golden values), ``ttnn-sim`` (ttsim)
-            or ``ttnn-device`` (silicon).
+        options: where and how it runs; the backend is ``ttnn-mock`` (no hardware, values all the same),
+            ``ttnn-sim`` (ttsim) or ``ttnn-device`` (silicon).
         guidance: also return ``guided`` = uncond + guidance * (cond - uncond).
         out: safetensors file to write ``sample`` (and ``guided``) to.
         given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of

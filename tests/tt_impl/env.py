@@ -79,7 +79,7 @@ class Env:
         return ttnn.to_torch(tensor, mesh_composer=composer).float()
 
     def check(self, tensor: Any, expected: Tensor | Sequence[Tensor], ulps: float = 1.0) -> None:
-        """Golden value of every device against ``expected`` (one for all, or a list), within units of rounding."""
+        """Value of every device against ``expected`` (one for all, or a list), within units of rounding."""
         assert tensor is not None
         values = self.shadow.values(tensor)
         wanted = [expected] * len(values) if isinstance(expected, Tensor) else list(expected)

@@ -64,7 +64,7 @@ def no_mock() -> None:
 
 
 def without_values() -> None:
-    """Calls that end the process on a mock mesh: nobody stands in for them where no golden values are computed."""
+    """Calls that end the process on a mock mesh: nobody stands in for them where no values are computed."""
     from tt_impl.run.mesh import open_mesh
 
     with open_mesh("n150") as mesh:

@@ -68,7 +68,7 @@ def stand_in() -> ModuleType:
 
 
 class Mock(Backend):
-    """ttnn's mock device, with golden values beside it."""
+    """ttnn's mock device, with values computed beside it."""
 
     kind = "mock"
     proves = "Shapes, layouts, core grids, memory, cuts, axes, head orders, paddings and collectives are right."

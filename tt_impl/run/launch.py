@@ -92,7 +92,7 @@ class Worker:
             options: the mesh, the factors and the backend (``ttnn-mock``, ``ttnn-sim`` or ``ttnn-device``); ``fault``
                 is a ``module:function`` called before the program, to put a mistake into ``tt_impl``.
             arguments: JSON values; ``checkpoint`` and ``inputs`` are paths.
-            values: on a mock mesh, compute golden values; without them what is read from a device is zero.
+            values: on a mock mesh, compute values; without them what is read from a device is zero.
             optable: note what every operation takes on a device, in ``Outcome.optable`` and ``Outcome.resources``.
             progress: called with the number of the program's steps that are done and of all of them, whenever it
                 reports one; each begins the timeout anew.
@@ -155,7 +155,7 @@ class Worker:
                 self._folder.name,
                 env={
                     "TMPDIR": self._folder.name,  # what it leaves behind when it is killed goes with the folder
-                    # Golden values of small tensors: threads that spin at the end of a loop cost far more than it.
+                    # Values of small tensors: threads that spin at the end of a loop cost far more than it.
                     "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive"),
                 },
                 stdin=subprocess.PIPE,

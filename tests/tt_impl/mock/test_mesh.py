@@ -130,7 +130,7 @@ def test_only_a_mock_mesh_loads_the_mock(tmp_path: Path) -> None:
 
 
 def test_crashes_are_refused(tmp_path: Path) -> None:
-    """Where no golden values are computed, nobody stands in for what would end the process."""
+    """Where no values are computed, nobody stands in for what would end the process."""
     done = launch("tests.tt_impl.programs", "without_values", folder=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     names = ("ttnn.begin_trace_capture", "ttnn.MeshDevice.load_sub_device_manager", "ttnn.record_event")

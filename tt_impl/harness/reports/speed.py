@@ -1,4 +1,4 @@
-"""What golden values cost: the same ttnn operations on a mock mesh with and without them, in turn, in one process.
+"""What values cost: the same ttnn operations on a mock mesh with and without them, in turn, in one process.
 
 ``refsim bench values [--mesh t3k] [--rounds 15] [--json]``
 

@@ -1,4 +1,4 @@
-"""The golden values that every call left behind, in few bytes: enough to say where two runs of a program part.
+"""The values that every call left behind, in few bytes: enough to say where two runs of a program part.
 
 call -> event log -> ... -> Results -> shadow -> ttnn
                             (a digest, statistics and a sample of what the shadow now holds for the results)

@@ -1,8 +1,8 @@
 """One watched program: its calls are guarded, given values, and noted, whoever wrote it.
 
     call -> event log -> [Results] -> crash guard -> shadow -> [Meter] -> ttnn
-            (what was     (digests)   (a refusal     (golden   (memory,
-             asked for)                instead of a   values)   programs)
+            (what was     (digests)   (a refusal     (values)  (memory,
+             asked for)                instead of a             programs)
                                        dead process)
 
 [with ``report`` only]
@@ -33,7 +33,7 @@ class Session:
     """What one program did.
 
     Attributes:
-        shadow: the golden values, and ``shadow.calls``, how often each operation was called.
+        shadow: the values, and ``shadow.calls``, how often each operation was called.
         log: the events, in order.
         ops: how often each operation was called that had to do with a device.
         unknown: what the shadow said when it knew no value, whether or not the program went on.

@@ -39,7 +39,7 @@ def refuse_crashes(call: Invocation) -> Any:
     """Raise ``UserError`` where ttnn would crash: a handler for :func:`tt_impl.trace.intercept.intercepted`."""
     if call.name in CRASHES_MOCK and not _emulators:
         raise UserError(
-            f"{call.name} crashes ttnn on a mock mesh; it is emulated where golden values are computed (shadow_values)."
+            f"{call.name} crashes ttnn on a mock mesh; it is emulated where values are computed (shadow_values)."
         )
     if _on_some_devices(call):
         raise UserError(

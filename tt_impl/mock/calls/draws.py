@@ -15,13 +15,13 @@ import ttnn
 
 from tt_impl.mock.calls.sampling import manual_seed, sampling
 from tt_impl.mock.storage.dtypes import RANGES, typecast
-from tt_impl.mock.storage.values import Golden, mesh_shape_of, ranks_of
+from tt_impl.mock.storage.values import ProgramValues, mesh_shape_of, ranks_of
 from tt_impl.trace.intercept import Invocation, on_device
 
-Draw = Callable[[Golden, Invocation], Any]
+Draw = Callable[[ProgramValues, Invocation], Any]
 
 
-def _generator(shadow: Golden, call: Invocation, seed: int | None, device: int = 0) -> torch.Generator:
+def _generator(shadow: ProgramValues, call: Invocation, seed: int | None, device: int = 0) -> torch.Generator:
     """Make the generator of a call and a device; a call with a seed gets the same one again."""
     number = seed if seed else sum(shadow.emulated.values()) + 2**32
     return torch.Generator().manual_seed(number * 1024 + device)
@@ -36,7 +36,7 @@ def _uniform_numbers(shape: tuple, low: float, high: float, dtype: Any, generato
     return torch.where(rounded >= high, low, rounded) if dtype in (ttnn.bfloat16, ttnn.float32) else value
 
 
-def _rand(shadow: Golden, call: Invocation) -> Any:
+def _rand(shadow: ProgramValues, call: Invocation) -> Any:
     result = call.proceed()
     low = call.kwargs.get("low", 0.0)
     high = call.kwargs.get("high", 1.0)
@@ -57,7 +57,7 @@ def _distinct(tensor: ttnn.Tensor) -> list[int]:
     return [(r if by_row else 0) * columns + (c if by_column else 0) for r in range(rows) for c in range(columns)]
 
 
-def _randn(shadow: Golden, call: Invocation) -> Any:
+def _randn(shadow: ProgramValues, call: Invocation) -> Any:
     result = call.proceed()
     if not on_device(result):
         return result
@@ -65,7 +65,7 @@ def _randn(shadow: Golden, call: Invocation) -> Any:
     return shadow.emulate(result, [drawn] * len(ranks_of(result)), call.name)
 
 
-def _uniform(shadow: Golden, call: Invocation) -> Any:
+def _uniform(shadow: ProgramValues, call: Invocation) -> Any:
     """Draw in place."""
     arguments = call.named("input", "from", "to", "seed")
     result = call.proceed()
@@ -75,7 +75,7 @@ def _uniform(shadow: Golden, call: Invocation) -> Any:
     return shadow.emulate(result, [drawn] * len(ranks_of(result)), call.name)
 
 
-def _bernoulli(shadow: Golden, call: Invocation) -> Any:
+def _bernoulli(shadow: ProgramValues, call: Invocation) -> Any:
     """Draw 1 with the probability that the input says, 0 otherwise."""
     arguments = call.named("input", "seed")
     chances = shadow.store.read(arguments["input"], call.name)
@@ -84,7 +84,7 @@ def _bernoulli(shadow: Golden, call: Invocation) -> Any:
     return shadow.emulate(result, [(drawn < chance).float() for chance in chances], call.name)
 
 
-def _dropout(shadow: Golden, call: Invocation) -> Any:
+def _dropout(shadow: ProgramValues, call: Invocation) -> Any:
     """Multiply by ``scale``, zeros by ``probability``: other ones on every device unless told otherwise."""
     arguments = call.named("input_tensor", "probability", "scale", "seed", "use_per_device_seed")
     x = shadow.store.read(arguments["input_tensor"], call.name)

@@ -5,7 +5,7 @@ own tests take their expectation from the same function, so they would agree wit
 
 A golden function is called once for all devices that share their inputs, with one device's tensors in the types
 that ttnn's own comparison of an operation with its golden function gives them. Shape and dtype are those of the real
-operation's output: a golden value that does not fit is an error.
+operation's output: what does not fit is an error.
 """
 
 from __future__ import annotations

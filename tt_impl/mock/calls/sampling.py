@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from tt_impl.mock.storage.errors import ShadowError
-from tt_impl.mock.storage.values import Golden
+from tt_impl.mock.storage.values import ProgramValues
 from tt_impl.trace.intercept import TENSOR, Invocation
 
 USERS = 32
@@ -24,16 +24,16 @@ CANDIDATES = 32
 KEEP = 2**32 - 1
 """The seed that leaves a generator as it is."""
 
-_generators: WeakKeyDictionary[Golden, list[torch.Generator]] = WeakKeyDictionary()
+_generators: WeakKeyDictionary[ProgramValues, list[torch.Generator]] = WeakKeyDictionary()
 
 
-def _of(shadow: Golden) -> list[torch.Generator]:
+def _of(shadow: ProgramValues) -> list[torch.Generator]:
     """Return the generators, one per user; those of a program that seeds nothing start with numbers of their own."""
     unseeded = [torch.Generator().manual_seed(2**32 + user) for user in range(USERS)]
     return _generators.setdefault(shadow, unseeded)
 
 
-def _integers(shadow: Golden, value: Any, name: str) -> list[int]:
+def _integers(shadow: ProgramValues, value: Any, name: str) -> list[int]:
     """List the numbers of a tensor that is the same on all devices, or one number."""
     if not isinstance(value, TENSOR):
         return [int(value)]
@@ -43,7 +43,7 @@ def _integers(shadow: Golden, value: Any, name: str) -> list[int]:
     return [int(number) for number in values[0].flatten()]
 
 
-def manual_seed(shadow: Golden, call: Invocation) -> Any:
+def manual_seed(shadow: ProgramValues, call: Invocation) -> Any:
     """Call ``ttnn.manual_seed``: for all users, or each of ``user_ids`` with its own of ``seeds``."""
     seeds = _integers(shadow, call.argument("seeds", 0), call.name)
     chosen = call.kwargs.get("user_ids")
@@ -58,7 +58,7 @@ def manual_seed(shadow: Golden, call: Invocation) -> Any:
     return result
 
 
-def sampling(shadow: Golden, call: Invocation) -> Any:
+def sampling(shadow: ProgramValues, call: Invocation) -> Any:
     """Call ``ttnn.sampling``: the same numbers on all devices."""
     arguments = call.named("input_values_tensor", "input_indices_tensor")
     names = ("input_values_tensor", "input_indices_tensor", "k", "p", "temp")

@@ -21,15 +21,13 @@ from tt_impl.mock.calls.checks import emulating
 from tt_impl.mock.calls.golden import OPTION, golden_values, has_golden
 from tt_impl.mock.calls.special import SPECIAL, touches_device
 from tt_impl.mock.calls.stand_ins import on_whole_devices
-from tt_impl.mock.calls.traces import Recorded, Tracing, without_tensors
-from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, PURE, RULES, VIEWS, Call, Rule, for_rule, mapped, neutral
+from tt_impl.mock.calls.traces import Tracing
+from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, RULES, VIEWS, Call, Rule, for_rule, mapped, neutral
 from tt_impl.mock.storage.buffers import BufferValues
 from tt_impl.mock.storage.errors import FailedRule, MissingRule, RefusedOption, ShadowError
 from tt_impl.mock.storage.host import host_shards
-from tt_impl.mock.storage.lazy import Deferred
 from tt_impl.mock.storage.values import Shards
 from tt_impl.trace.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
-from tt_impl.trace.lines import user_line
 
 __all__ = ["SPECIAL", "Shadow", "ShadowError", "shadow_values"]
 
@@ -43,9 +41,8 @@ class Shadow(Tracing):
     operations that no rule answers are answered by ttnn's golden functions, and ``fallbacks`` counts them.
     """
 
-    def __init__(self, fallback: bool = False, lazy: bool = False) -> None:
+    def __init__(self, fallback: bool = False) -> None:
         super().__init__()
-        self.lazy = lazy
         self.fallback = fallback
         self.fallbacks: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
@@ -85,31 +82,14 @@ class Shadow(Tracing):
 
     def evaluate(self, context: Call, shards: dict[int, Shards], written: list[ttnn.Tensor]) -> None:
         """Compute the outputs and keep those that are ``written``: the others are views of inputs."""
-        stored = set(map(id, written))
-        outputs = [(number, tensor) for number, tensor in enumerate(context.outputs) if id(tensor) in stored]
-        if self.lazy and context.name in PURE and self.traces.capturing is None:
-            operation = self._deferred(context, shards)
-            for number, tensor in outputs:
-                self.store.defer(tensor, operation, number, context.name)
-            return
-        values = self._computed(context, shards)
-        for number, tensor in outputs:
-            self.store.write(tensor, values[number], context.name, context.padding)
-
-    def _deferred(self, context: Call, shards: dict[int, Shards]) -> Deferred:
-        """Put the operation off. It keeps values, but no tensor: their memory is freed when the program frees it."""
-        known: dict[int, Recorded] = {}
-        later = without_tensors(context, known)
-        inputs = {id(known[tensor]): value for tensor, value in shards.items()}
-        needs = [value.source for value in shards.values() if value.source is not None]
-        return Deferred(user_line(), needs, lambda: self._computed(later, inputs))
-
-    def _computed(self, context: Call, shards: dict[int, Shards]) -> list[list[torch.Tensor]]:
         values = self._values(context, shards)
         self.evaluations[context.name] += context.evaluations
         if len(values) != len(context.outputs):
             raise ShadowError(f"{context.name} gives {len(context.outputs)} tensors, but its rule {len(values)}.")
-        return values
+        stored = set(map(id, written))
+        for tensor, value in zip(context.outputs, values, strict=True):
+            if id(tensor) in stored:
+                self.store.write(tensor, value, context.name, context.padding)
 
     def _before(self, call: Invocation) -> dict[int, BufferValues | None]:
         """Return the buffers that an operation may write into, by id, and what they hold before it runs."""
@@ -151,14 +131,13 @@ class Shadow(Tracing):
 
 
 @contextmanager
-def shadow_values(fallback: bool = False, lazy: bool = False) -> Iterator[Shadow]:
+def shadow_values(fallback: bool = False) -> Iterator[Shadow]:
     """Compute values while the block runs; tensors made before have none.
 
     Args:
         fallback: let ttnn's golden functions answer where no rule does. Weak evidence, counted in ``Shadow.fallbacks``.
-        lazy: compute a value when somebody reads it; what nobody reads is never computed, and never found wrong.
     """
-    shadow = Shadow(fallback, lazy)
+    shadow = Shadow(fallback)
     with emulating(), intercepted(shadow.handle):
         yield shadow
 

@@ -19,10 +19,10 @@ from tt_impl.mock.calls.traces import EMULATED_TRACES
 from tt_impl.mock.storage.buffers import Window
 from tt_impl.mock.storage.errors import MissingRule, ShadowError, UnknownPadding
 from tt_impl.mock.storage.host import copy_into, host_shards, host_tensor
-from tt_impl.mock.storage.values import Golden, Store, describe, filled, mesh_shape_of, view_of
+from tt_impl.mock.storage.values import ProgramValues, Store, describe, filled, mesh_shape_of, view_of
 from tt_impl.trace.intercept import MARKS, TENSOR, Invocation, on_device
 
-Special = Callable[[Golden, Invocation], Any]
+Special = Callable[[ProgramValues, Invocation], Any]
 _PLACES = ("device", "memory_config", "mem_config", "cq_id")
 """Keywords that send a tensor to a device, or say where on it."""
 
@@ -32,7 +32,7 @@ def touches_device(call: Invocation) -> bool:
     return bool(call.inputs or call.meshes)
 
 
-def _from_torch(shadow: Golden, call: Invocation) -> Any:
+def _from_torch(shadow: ProgramValues, call: Invocation) -> Any:
     """Convert twice, to the device and to the host: the host copy went through the real mapper and rounding."""
     result = call.proceed()
     if result is not None and on_device(result):
@@ -47,7 +47,7 @@ def _on_host(call: Invocation, device: tuple[None, ...] = ()) -> ttnn.Tensor:
     return call.original(*args, **{k: v for k, v in call.kwargs.items() if k not in _PLACES})
 
 
-def _to_device(shadow: Golden, call: Invocation) -> Any:
+def _to_device(shadow: ProgramValues, call: Invocation) -> Any:
     source = call.argument("tensor", 0)
     result = call.proceed()
     if on_device(source):
@@ -64,7 +64,7 @@ def _write(store: Store, host: ttnn.Tensor, device: ttnn.Tensor, writer: str, pa
     store.write(device, host_shards(host, rows * columns), writer, padding)
 
 
-def _to_host(shadow: Golden, call: Invocation) -> Any:
+def _to_host(shadow: ProgramValues, call: Invocation) -> Any:
     """Call to_torch, from_device and the like on a host tensor of the values instead of the zeros of the mock."""
     source, *rest = call.args or (call.kwargs.get("tensor"),)
     if not isinstance(source, TENSOR) or not on_device(source) or not source.is_allocated():
@@ -76,13 +76,13 @@ def _to_host(shadow: Golden, call: Invocation) -> Any:
     return call.original(host, *rest, **kwargs)
 
 
-def _read(shadow: Golden, tensor: ttnn.Tensor, reader: str) -> ttnn.Tensor:
+def _read(shadow: ProgramValues, tensor: ttnn.Tensor, reader: str) -> ttnn.Tensor:
     """Make a host tensor of the values of ``tensor``, tiles filled up as on the device."""
     padding = shadow.store.padding(tensor, reader)
     return host_tensor(tensor, shadow.store.read(tensor, reader), padding)
 
 
-def _padded_to_host(shadow: Golden, call: Invocation) -> Any:
+def _padded_to_host(shadow: ProgramValues, call: Invocation) -> Any:
     """Call ``to_torch_with_padded_shape``, for which it must be known what fills the tiles up."""
     source = call.args[0]
     if not on_device(source):
@@ -93,7 +93,7 @@ def _padded_to_host(shadow: Golden, call: Invocation) -> Any:
     return call.original(_read(shadow, source, call.name), *call.args[1:], **call.kwargs)
 
 
-def _deallocate(shadow: Golden, call: Invocation) -> Any:
+def _deallocate(shadow: ProgramValues, call: Invocation) -> Any:
     tensor = call.argument("tensor", 0)
     buffer = tensor.buffer_unique_id() if on_device(tensor) and tensor.is_allocated() else None
     result = call.proceed()
@@ -102,19 +102,19 @@ def _deallocate(shadow: Golden, call: Invocation) -> Any:
     return result
 
 
-def _copy_to_device(shadow: Golden, call: Invocation) -> Any:
+def _copy_to_device(shadow: ProgramValues, call: Invocation) -> Any:
     result = call.proceed()
     _write(shadow.store, call.argument("host_tensor", 0), call.argument("device_tensor", 1), call.name)
     return result
 
 
-def _copy_to_host(shadow: Golden, call: Invocation) -> Any:
+def _copy_to_host(shadow: ProgramValues, call: Invocation) -> Any:
     result = call.proceed()
     copy_into(call.argument("host_tensor", 1), _read(shadow, call.argument("device_tensor", 0), call.name))
     return result
 
 
-def _dump(shadow: Golden, call: Invocation) -> Any:
+def _dump(shadow: ProgramValues, call: Invocation) -> Any:
     """Write the values to the file."""
 
     def read(value: Any) -> Any:
@@ -124,7 +124,7 @@ def _dump(shadow: Golden, call: Invocation) -> Any:
     return call.original(*map(read, call.args), **{k: read(v) for k, v in call.kwargs.items()})
 
 
-def _load(shadow: Golden, call: Invocation) -> Any:
+def _load(shadow: ProgramValues, call: Invocation) -> Any:
     """Load the file twice, to the device and to the host."""
     result = call.proceed()
     if on_device(result):
@@ -132,7 +132,7 @@ def _load(shadow: Golden, call: Invocation) -> Any:
     return result
 
 
-def _dump_overlapped(shadow: Golden, call: Invocation) -> Any:
+def _dump_overlapped(shadow: ProgramValues, call: Invocation) -> Any:
     """Write the values of one tensor that holds several to the file, once, with its views."""
     arguments = call.named("file_name", "views")
     fused = {view.fused_tensor.buffer_unique_id(): view.fused_tensor for view in arguments["views"].values()}
@@ -149,7 +149,7 @@ def _dump_overlapped(shadow: Golden, call: Invocation) -> Any:
 _OF_A_VIEW = ("tensor_shape", "shard_shape", "core_range_set", "dtype", "tile_shape", "byte_offset", "total_size")
 
 
-def _load_overlapped(shadow: Golden, call: Invocation) -> Any:
+def _load_overlapped(shadow: ProgramValues, call: Invocation) -> Any:
     views = call.proceed()
     host = call.original(call.argument("file_name", 0))
     for name, view in views.items():
@@ -158,7 +158,7 @@ def _load_overlapped(shadow: Golden, call: Invocation) -> Any:
     return views
 
 
-def _joined(shadow: Golden, call: Invocation) -> Any:
+def _joined(shadow: ProgramValues, call: Invocation) -> Any:
     """Join tensors of single devices to one of the mesh; the result shares their buffer or is a copy of them."""
     parts = call.inputs
     if not parts:
@@ -166,12 +166,12 @@ def _joined(shadow: Golden, call: Invocation) -> Any:
     stored = [shadow.store.read(part, call.name).stored[0] for part in parts]
     result = call.proceed()
     known = shadow.store.values.get(result.buffer_unique_id())
-    if known is None or len(known.ranks) != len(parts):
+    if known is None or len(known.values) != len(parts):
         shadow.store.write(result, stored, call.name)
     return result
 
 
-def _narrow(shadow: Golden, call: Invocation) -> Any:
+def _narrow(shadow: ProgramValues, call: Invocation) -> Any:
     """Give a part of the memory of the input; both go on sharing it."""
     names = ("input_tensor", "dim", "start", "length")
     arguments = call.named(*names)
@@ -185,7 +185,7 @@ def _narrow(shadow: Golden, call: Invocation) -> Any:
 def _fill(value: float | None) -> Special:
     """Make zeros, ones and the like; None takes the call's fill value, NaN stands for memory nobody has written."""
 
-    def special(shadow: Golden, call: Invocation) -> Any:
+    def special(shadow: ProgramValues, call: Invocation) -> Any:
         result = call.proceed()
         if result is not None and on_device(result):
             number = call.argument("fill_value", 1) if value is None else value
@@ -198,7 +198,7 @@ def _fill(value: float | None) -> Special:
     return special
 
 
-def _from_buffer(shadow: Golden, call: Invocation) -> Any:
+def _from_buffer(shadow: ProgramValues, call: Invocation) -> Any:
     """Fill a tensor with a list of numbers in row-major order."""
     result = call.proceed()
     if on_device(result):
@@ -207,7 +207,7 @@ def _from_buffer(shadow: Golden, call: Invocation) -> Any:
     return result
 
 
-def _constructed(shadow: Golden, call: Invocation) -> Any:
+def _constructed(shadow: ProgramValues, call: Invocation) -> Any:
     """Make ``ttnn.Tensor(...)`` twice, on the device and on the host."""
     result = call.proceed()
     if not on_device(result) or (call.args and isinstance(call.args[0], TENSOR)):  # a tensor of a tensor shares it
@@ -216,7 +216,7 @@ def _constructed(shadow: Golden, call: Invocation) -> Any:
     return result
 
 
-def _method_to(shadow: Golden, call: Invocation) -> Any:
+def _method_to(shadow: ProgramValues, call: Invocation) -> Any:
     """Call ``Tensor.to``: host to device, or to another layout where the tensor is."""
     source = call.args[0]
     if call.meshes:

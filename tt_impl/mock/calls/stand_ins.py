@@ -24,7 +24,7 @@ from refsim.base.errors import UserError
 from tt_impl.mock.storage.errors import ShadowError
 from tt_impl.mock.storage.host import host_shards
 from tt_impl.mock.storage.partial import written_rows
-from tt_impl.mock.storage.values import Golden, filled, mesh_shape_of, ranks_of
+from tt_impl.mock.storage.values import ProgramValues, filled, mesh_shape_of, ranks_of
 from tt_impl.trace.intercept import Invocation
 
 
@@ -50,7 +50,7 @@ def on_whole_devices(shadow: Emulating, call: Invocation) -> Invocation:
     return replace(call, kwargs=call.kwargs | dict.fromkeys(named, ttnn.SubDeviceId(0)))
 
 
-class Emulating(Golden):
+class Emulating(ProgramValues):
     """The values of a program, its sockets by ``id`` of their ends, and devices with a loaded sub-device manager."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ def _clear_manager(shadow: Emulating, call: Invocation) -> None:
         call.proceed()
 
 
-def proceed(shadow: Golden, call: Invocation) -> Any:
+def proceed(shadow: ProgramValues, call: Invocation) -> Any:
     """Let ttnn do what the call says."""
     return call.proceed()
 

@@ -17,7 +17,7 @@ import ttnn
 
 from tt_impl.mock.log.arguments import options_of, plain
 from tt_impl.mock.storage.replicas import placements_of, uneven_axes
-from tt_impl.mock.storage.values import Golden
+from tt_impl.mock.storage.values import ProgramValues
 from tt_impl.trace.collectives import Semaphore, arguments, crossings
 from tt_impl.trace.intercept import Invocation, on_device, tensors_at
 from tt_impl.trace.lines import user_line
@@ -127,7 +127,7 @@ class EventLog:
         opened: devices first used, by ids: shape of the mesh, line and number of the event.
     """
 
-    def __init__(self, shadow: Golden | None = None) -> None:
+    def __init__(self, shadow: ProgramValues | None = None) -> None:
         self.events: list[Event] = []
         self.frees: list[Free] = []
         self.opened: list[dict[str, Any]] = []

@@ -163,9 +163,9 @@ def _in_place(function: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
 
 
 for _name, _function in BINARY.items():
-    across(_name, pure=True)(_binary(_function))
+    across(_name)(_binary(_function))
 for _name, _plain in IN_PLACE.items():
-    across(_name, pure=True)(_in_place(BINARY[_plain]))
+    across(_name)(_in_place(BINARY[_plain]))
 
 
 @per_device("isclose")

@@ -216,7 +216,7 @@ def _bounded(function: Callable[[Tensor], Tensor]) -> Callable[..., list[Tensor]
 
 for _name, _function in UNARY.items():
     if _name in OUT_OF_DOMAIN:
-        across(_name, pure=True)(_bounded(_function))
+        across(_name)(_bounded(_function))
     else:
         per_device(_name)(_unary(_function))
 

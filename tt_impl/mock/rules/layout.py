@@ -24,7 +24,7 @@ def to_layout(call: Call, tensor: Shards, *_layout: Any) -> list[Tensor]:
     return call.each(lambda x: x, tensor, rounds_once=True)
 
 
-@across("typecast", pure=True)
+@across("typecast")
 def typecast(call: Call, input_tensor: Shards, *_dtypes: Any) -> list[Tensor]:
     """Cast as :func:`tt_impl.mock.storage.dtypes.typecast` says."""
     target = call.outputs[0].dtype

@@ -61,7 +61,7 @@ def check_reciprocals(call: Call, table: Shards | None) -> None:
         raise call.unsupported(f"a table of {width} reciprocals that is not 1/1, 1/2, ... 1/{columns}")
 
 
-@across("layer_norm", pure=True)
+@across("layer_norm")
 def layer_norm(
     call: Call,
     input_tensor: Shards,

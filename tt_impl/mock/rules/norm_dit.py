@@ -21,7 +21,7 @@ from tt_impl.mock.rules.rotary import rotate
 from tt_impl.mock.storage.values import Shards
 
 
-@across("experimental.dit_layernorm_pre_allgather", pure=True)
+@across("experimental.dit_layernorm_pre_allgather")
 def dit_layernorm_pre_allgather(call: Call, input_tensor: Shards, recip_tensor: Shards) -> list[Tensor]:
     check_reciprocals(call, recip_tensor)
 

@@ -192,8 +192,6 @@ Rule = Callable[[Call, tuple, dict[str, Any]], list[list[torch.Tensor]]]
 RULES: dict[str, Rule] = {}
 SUMS_BFLOAT16 = bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 """Whether this processor multiplies bfloat16 and adds the products in float32."""
-PURE: set[str] = set()
-"""Operations whose rules only compute their outputs, so that they may wait until somebody reads them."""
 
 
 def per_device(*names: str, as_stored: bool = False, rounds_once: bool = False) -> Callable:
@@ -215,7 +213,6 @@ def per_device(*names: str, as_stored: bool = False, rounds_once: bool = False) 
 
             return list(columns(call.once(shards, on_one)))
 
-        PURE.update(f"ttnn.{name}" for name in names)
         return _register(names, rule, function)
 
     return register
@@ -228,19 +225,14 @@ def table(functions: dict[str, Callable], as_stored: bool = False) -> None:
         per_device(name, as_stored=as_stored)(function)
 
 
-def across(*names: str, pure: bool = False) -> Callable:
-    """Register a function ``(call, *arguments with Shards)`` for operations ``ttnn.<name>``.
-
-    One that is ``pure`` does nothing but compute the outputs: it writes no other tensor and knows no padding.
-    """
+def across(*names: str) -> Callable:
+    """Register a function ``(call, *arguments with Shards)`` for operations ``ttnn.<name>``."""
 
     def register(function: Callable) -> Callable:
         def rule(call: Call, args: tuple, kwargs: dict[str, Any]) -> list[list[torch.Tensor]]:
             result = function(call, *args, **kwargs)
             return list(result) if isinstance(result, tuple) else [result]
 
-        if pure:
-            PURE.update(f"ttnn.{name}" for name in names)
         return _register(names, rule, function)
 
     return register

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from tt_impl.mock.storage.lazy import Deferred
 from tt_impl.mock.storage.memory import View, seen_by, shared
 
 
+@dataclass
 class BufferValues:
     """What one buffer holds: a value by device, in the shape it was last written in.
 
     ``padding`` is what fills its tiles up, None if nobody knows: most operations leave there what their arithmetic
-    makes of their inputs' padding. Values may be a function that gives them when they are read; ``source`` is then the
-    operation that makes them, and ``ranks`` are the devices that will have one.
+    makes of their inputs' padding.
     """
 
-    def __init__(
-        self,
-        view: View,
-        values: dict[int, torch.Tensor] | Callable[[], dict[int, torch.Tensor]],
-        padding: float | None = None,
-        source: Deferred | None = None,
-        ranks: Sequence[int] = (),
-    ) -> None:
-        self.view = view
-        self.padding = padding
-        self.source = source
-        self.ranks = set(ranks or (values if isinstance(values, dict) else ()))
-        self._values = values
-
-    @property
-    def values(self) -> dict[int, torch.Tensor]:
-        """By device."""
-        if not isinstance(self._values, dict):
-            self._values = self._values()
-            self.source = None
-        return self._values
+    view: View
+    values: dict[int, torch.Tensor]
+    padding: float | None = None
 
     def seen_by(self, view: View, ranks: Sequence[int]) -> list[torch.Tensor] | None:
         """Return the values of some devices as ``view`` reads them; None if it reads padding that nobody knows."""

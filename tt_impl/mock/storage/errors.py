@@ -41,7 +41,7 @@ class UnseenValue(ShadowError):
 
     def __init__(self, op: str, what: str) -> None:
         super().__init__(
-            f"{op} reads a {what} without golden value: "
+            f"{op} reads a {what} without a value: "
             "it was made before the shadow began or by a function that the shadow does not see.",
             op,
         )

@@ -6,7 +6,7 @@ import torch
 import ttnn
 
 from tt_impl.mock.storage.errors import ShadowError
-from tt_impl.mock.storage.values import Golden, Shards
+from tt_impl.mock.storage.values import ProgramValues, Shards
 
 
 def placements_of(tensor: ttnn.Tensor) -> tuple[int | None, ...]:
@@ -14,7 +14,7 @@ def placements_of(tensor: ttnn.Tensor) -> tuple[int | None, ...]:
     return tuple(getattr(placement, "dim", None) for placement in tensor.tensor_topology().placements())
 
 
-def uneven_axes(shadow: Golden, tensor: ttnn.Tensor) -> tuple[int, ...]:
+def uneven_axes(shadow: ProgramValues, tensor: ttnn.Tensor) -> tuple[int, ...]:
     """Find axes that ttnn's topology of ``tensor`` calls replicated although devices along them hold other values.
 
     A distribution over the mesh as a whole stands for both axes. What nobody knows the values of has no such axes.

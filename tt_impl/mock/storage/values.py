@@ -9,7 +9,7 @@ place, only replaced. How numbers are kept and rounded: :mod:`tt_impl.mock.stora
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from weakref import ref
 
@@ -19,7 +19,6 @@ import ttnn
 from tt_impl.mock.storage.buffers import BufferValues, Window
 from tt_impl.mock.storage.dtypes import RANGES, round_to
 from tt_impl.mock.storage.errors import ShadowError, UnknownPadding, UnseenValue
-from tt_impl.mock.storage.lazy import Deferred
 from tt_impl.mock.storage.memory import View, shared
 
 
@@ -32,31 +31,20 @@ class Shards(Sequence):
 
     def __init__(
         self,
-        stored: Sequence[torch.Tensor] | Callable[[], Sequence[torch.Tensor]],
+        stored: Sequence[torch.Tensor],
         shape: Sequence[int],
         mesh_shape: tuple[int, int],
         dtype: ttnn.DataType | None = None,
-        source: Deferred | None = None,
-        devices: int = 0,
     ) -> None:
-        """Take values, or as ``stored`` a function that gives them, with its ``source`` and the number of devices."""
-        self._stored = stored if callable(stored) else list(stored)
+        self.stored = list(stored)
+        """The values as they are kept: bfloat16, float32 or int64."""
         self.shape = tuple(shape)
         self.mesh_shape = mesh_shape
         self.dtype = dtype
-        self.source = source
-        self._devices = len(self._stored) if isinstance(self._stored, list) else devices
         self._widened: dict[int, ref[torch.Tensor]] = {}
 
-    @property
-    def stored(self) -> list[torch.Tensor]:
-        """The values as they are kept: bfloat16, float32 or int64."""
-        if not isinstance(self._stored, list):
-            self._stored = list(self._stored())
-        return self._stored
-
     def __len__(self) -> int:
-        return self._devices
+        return len(self.stored)
 
     def __getitem__(self, device: int) -> torch.Tensor:  # type: ignore[override]  # devices are not sliced
         stored = self.stored[device]
@@ -89,29 +77,6 @@ class Shards(Sequence):
         return [[row * columns + column for row in range(rows)] for column in range(columns)]
 
 
-class _Written:
-    """A tensor that the operation ``writer`` writes: all that its values need to know."""
-
-    def __init__(self, tensor: ttnn.Tensor, writer: str) -> None:
-        self.view = view_of(tensor)
-        self.ranks = ranks_of(tensor)
-        self._dtype = tensor.dtype
-        self._what = describe(tensor)
-        self._writer = writer
-
-    def rounded(self, shards: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Return one value per device, rounded once for devices that share it."""
-        if len(shards) != len(self.ranks):
-            count = len(self.ranks)
-            raise ShadowError(f"{self._writer}: {len(shards)} golden values for the {count} devices of its output.")
-        return dict(zip(self.ranks, shared(self._rounded, shards), strict=True))
-
-    def _rounded(self, shard: torch.Tensor) -> torch.Tensor:
-        if tuple(shard.shape) != self.view.shape:
-            raise ShadowError(f"{self._writer} gives a {self._what}, but its rule {tuple(shard.shape)}.")
-        return round_to(shard, self._dtype)
-
-
 @dataclass
 class Store:
     """Values by buffer; a buffer allocated where another one was tells that the other is gone."""
@@ -124,24 +89,17 @@ class Store:
         """Return the values of ``tensor`` for the operation ``reader``."""
         mesh_shape = mesh_shape_of(tensor)
         ranks = _ranks(tensor, mesh_shape)
-        values = self.buffer(tensor, reader, ranks)
         view = view_of(tensor)
-        what = describe(tensor)
         window = self._window(tensor)
-
-        def seen() -> list[torch.Tensor]:
-            stored = values.seen_by(view if window is None else window.whole, ranks)
-            if stored is None:
-                raise UnknownPadding(reader, what)
-            return stored if window is None else window.cut(stored)
-
-        stored = seen if values.source is not None else seen()
-        return Shards(stored, view.shape, mesh_shape, tensor.dtype, values.source, len(ranks))
+        stored = self.buffer(tensor, reader, ranks).seen_by(view if window is None else window.whole, ranks)
+        if stored is None:
+            raise UnknownPadding(reader, describe(tensor))
+        return Shards(stored if window is None else window.cut(stored), view.shape, mesh_shape, tensor.dtype)
 
     def buffer(self, tensor: ttnn.Tensor, reader: str, ranks: list[int] | None = None) -> BufferValues:
         """Return what the buffer of ``tensor``, which is on devices ``ranks``, holds for the operation ``reader``."""
         values = self.values.get(tensor.buffer_unique_id())
-        if values is None or not values.ranks.issuperset(ranks_of(tensor) if ranks is None else ranks):
+        if values is None or not values.values.keys() >= set(ranks_of(tensor) if ranks is None else ranks):
             raise UnseenValue(reader, describe(tensor))
         return values
 
@@ -163,23 +121,23 @@ class Store:
 
         ``padding`` is what fills the tiles beyond the shape, if that is known.
         """
-        written = _Written(tensor, writer)
-        self._put(tensor, BufferValues(written.view, written.rounded(shards), padding))
+        ranks = ranks_of(tensor)
+        if len(shards) != len(ranks):
+            raise ShadowError(f"{writer}: {len(shards)} values for the {len(ranks)} devices of its output.")
+        view = view_of(tensor)
+        dtype = tensor.dtype
+
+        def rounded(shard: torch.Tensor) -> torch.Tensor:
+            if tuple(shard.shape) != view.shape:
+                raise ShadowError(f"{writer} gives a {describe(tensor)}, but its rule {tuple(shard.shape)}.")
+            return round_to(shard, dtype)
+
+        values = dict(zip(ranks, shared(rounded, shards), strict=True))
+        self._put(tensor, BufferValues(view, values, padding))
 
     def fill(self, tensor: ttnn.Tensor, value: torch.Tensor, writer: str) -> None:
         """Store ``value`` for all devices of ``tensor``."""
         self.write(tensor, [value] * len(ranks_of(tensor)), writer)
-
-    def defer(self, tensor: ttnn.Tensor, operation: Deferred, output: int, writer: str) -> None:
-        """Do the same for an output of an operation that is computed when somebody reads it."""
-        written = _Written(tensor, writer)
-
-        def values() -> dict[int, torch.Tensor]:
-            shards = operation.values()[output]
-            with operation.named():
-                return written.rounded(shards)
-
-        self._put(tensor, BufferValues(written.view, values, None, operation, written.ranks))
 
     def _put(self, tensor: ttnn.Tensor, values: BufferValues) -> None:
         """Have ``tensor`` hold this now; devices of its buffer that are no part of it keep what they have."""
@@ -203,14 +161,13 @@ class Store:
 
 
 def _keep_others(former: BufferValues, values: BufferValues) -> None:
-    others = list(former.ranks - values.ranks)
+    others = list(former.values.keys() - values.values.keys())
     seen = former.seen_by(values.view, others) if others else None
     if seen is not None:
         values.values.update(zip(others, seen, strict=True))
-        values.ranks.update(others)
 
 
-class Golden:
+class ProgramValues:
     """The values of one program.
 
     ``emulated`` counts by operation what only resembles the device: random numbers, for one.

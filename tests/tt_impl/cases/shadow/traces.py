@@ -107,7 +107,7 @@ def overwritten_by_a_trace(t: Env) -> None:
     late = ttnn.multiply(x, 2.0)
     t.shadow.values(late)
     ttnn.execute_trace(t.device, trace)
-    raises(ShadowError, lambda: t.shadow.values(late), "without golden value")
+    raises(ShadowError, lambda: t.shadow.values(late), "without a value")
 
 
 def transfers_while_capturing(t: Env) -> None:

@@ -1,6 +1,6 @@
 """Ring joint attention at the shapes of upstream's own tests (models/tt_dit/tests/unit/test_ring_joint_attention.py).
 
-The operation runs with its published sizes, grids and chunks; golden values are computed, and judged on every device,
+The operation runs with its published sizes, grids and chunks; values are computed, and judged on every device,
 for a sample of its query rows: a row attends to all keys, and rows do not depend on each other.
 
 Legend: B batch, H heads, N tokens of the whole, L joint tokens, E head size.

@@ -224,7 +224,7 @@ def fused_distributed(t: Env) -> None:
             a, 1, t.device, t.semaphores(2), topology=t.linear, epsilon=EPS, weight=weight,
             persistent_output_buffer=stats, **extra,
         )  # fmt: skip
-        raises(ShadowError, lambda: ttnn.add(stats, 0.0), "ttnn.add", "without golden value")  # a device wrote there
+        raises(ShadowError, lambda: ttnn.add(stats, 0.0), "ttnn.add", "without a value")  # a device wrote there
         return out
 
     rms, layer = _rms(x, w), F.layer_norm(x, (512,), w, b, EPS)
