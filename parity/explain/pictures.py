@@ -10,6 +10,7 @@ from torch import Tensor
 
 from parity.cases import Layout
 from parity.explain.places import Evidence, Features, Place, error_map, largest, log_error, relative, span, where
+from parity.measure.metrics import cut
 from refsim.runtime.group import parallel_groups
 
 BORDER = 2
@@ -24,9 +25,7 @@ def find(out: Tensor, ref: Tensor, latent: tuple[int, ...], layout: Layout, limi
     error = relative((out.double() - ref.double()).abs(), ref.double())
     flat = error.flatten(0, -3).amax(0)  # (H, W)
     wrong = flat > 10 * limit
-    bounds = [
-        _bounds(latent[dim], factor, ref.shape[dim] // latent[dim]) for dim, factor in zip((-2, -1), cuts, strict=True)
-    ]
+    bounds = [cut(latent[dim], n, ref.shape[dim] // latent[dim]) for dim, n in zip((-2, -1), cuts, strict=True)]
     by_rank, parts = [], []
     for rank in range(mesh.num_devices):
         groups = parallel_groups(mesh, config, rank)
@@ -43,23 +42,10 @@ def find(out: Tensor, ref: Tensor, latent: tuple[int, ...], layout: Layout, limi
     a, b, c, d = parts[rank]
     mine = wrong[a:b, c:d]
     ranks = tuple(r for r, (a0, b0, c0, d0) in enumerate(parts) if wrong[a0:b0, c0:d0].any())
+    rows, columns = span(where(mine.any(1)), a), span(where(mine.any(0)), c)
     note = _frames(error, 10 * limit)
-    place = Place(
-        "sample",
-        rank,
-        ranks,
-        mesh.coord(rank),
-        None,
-        span(where(mine.any(1)), a),
-        span(where(mine.any(0)), c),
-        note=note,
-    )
+    place = Place("sample", rank, ranks, mesh.coord(rank), None, rows, columns, note=note)
     return Evidence(place, by_rank, shown, _features(out, ref, flat, (bounds, error, wrong)))
-
-
-def _bounds(size: int, factor: int, scale: int) -> list[tuple[int, int]]:
-    local = -(-size // factor)
-    return [(min(i * local, size) * scale, min((i + 1) * local, size) * scale) for i in range(factor)]
 
 
 def _frames(error: Tensor, limit: float) -> str:

@@ -173,6 +173,12 @@ def _gains(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> dict[tu
     return found
 
 
+def cut(size: int, factor: int, scale: int = 1) -> list[Range]:
+    """Cut ``size`` places into ``factor`` parts, the last ones shorter or empty; every place stands for ``scale``."""
+    local = -(-size // factor)
+    return [(min(i * local, size) * scale, min((i + 1) * local, size) * scale) for i in range(factor)]
+
+
 def seam_rows(shards: Sequence[Range], width: int = SEAM_WIDTH) -> list[int]:
     """Tokens within ``width`` of a border between two neighbouring non-empty shards, ascending."""
     real = [s for s in shards if s[0] < s[1]]

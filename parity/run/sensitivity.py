@@ -134,7 +134,7 @@ class _Alone:
         low, high = -1, len(grid) - bool(seen)  # the grid at ``low`` passes, at ``high`` it fails
         while high - low > 1:
             middle = (low + high) // 2
-            if failures := self._failures(self._scaled(op, rank, call, grid[middle])):
+            if failures := self._failures(fault(op, rank, by=grid[middle], call=call)):
                 high, seen = middle, failures
             else:
                 low = middle
@@ -159,19 +159,15 @@ class _Alone:
 
     def _largest(self, op: str, rank: int, call: int) -> tuple[int, int, list[str]] | None:
         """Return the place and what fails there at the largest e; None if not a bit of the answer depends on it."""
-        measured = self._run(self._scaled(op, rank, call, GRID[self._case.dtype][-1]))
+        measured = self._run(fault(op, rank, by=GRID[self._case.dtype][-1], call=call))
         failures = judge(measured.metrics, self._bounds)
         return None if measured.digests == self._digests and not failures else (rank, call, _names(failures))
 
-    def _failures(self, fault: str) -> list[str]:
-        return _names(judge(self._run(fault).metrics, self._bounds))
+    def _failures(self, scaled: str) -> list[str]:
+        return _names(judge(self._run(scaled).metrics, self._bounds))
 
-    def _run(self, fault: str) -> Measured:
-        return self._runner.run(self._case, self._seed, fault=fault)
-
-    @staticmethod
-    def _scaled(op: str, rank: int, call: int, by: float) -> str:
-        return fault(op, rank, by=by, call=call)
+    def _run(self, by: str) -> Measured:
+        return self._runner.run(self._case, self._seed, fault=by)
 
 
 def _names(failures: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from parity.cases import BlockShape, Case, Layout, ModelShape, make_case
-from parity.faults.around import Patch, around, at, instead
+from parity.faults.around import Patch, at, instead
 from parity.faults.registry import fault
 from parity.faults.ttnn.device import ttnn
 
@@ -83,10 +83,9 @@ def _over_all_heads(norm: Any, y: Any) -> Any:
     says="devices that should hold the same tensor differ in it",
 )
 def rotary_on_the_prompt() -> Patch:
-    from tt_impl.models.cogvideox.block import _Attention
-
     tables = []
 
+    @at("tt_impl.models.cogvideox.block:_Attention.project")
     def project(original: Callable, self: Any, x: Any, rotary: Any) -> Any:
         if rotary is not None:
             tables[:] = rotary
@@ -94,7 +93,7 @@ def rotary_on_the_prompt() -> Patch:
         cos, sin, turn = tables
         return original(self, x, (cos[:, :, : x.shape[2]], sin[:, :, : x.shape[2]], turn))
 
-    return around(_Attention, "project", project)
+    return project()
 
 
 @positions(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from parity.cases import GenerationShape, Layout, make_case
-from parity.faults.around import Patch, around, at
+from parity.faults.around import Patch, at
 from parity.faults.registry import fault
 
 TP2 = make_case(
@@ -30,24 +30,22 @@ def pages_swapped(original: Callable, self: Any, table: list[int], users: int) -
 
 @pages("Attention reads the first page of the user before.", "page tables indexed by a row that was reused")
 def page_of_another_user() -> Patch:
-    from tt_impl.layers.paged_cache import PagePool
-
     tables: list[list[int]] = []
 
+    @at("tt_impl.layers.paged_cache:PagePool.on_device")
     def other(original: Callable, self: Any, table: list[int], users: int) -> Any:
         if not any(table is known for known in tables):
             tables.append(table)
         return original(self, table if users == 1 else [tables[0][0], *table[1:]], users)
 
-    return around(PagePool, "on_device", other)
+    return other()
 
 
 @pages("The page table on the device is the one from before the last page was taken.", "table sent once")
 def stale_page_table() -> Patch:
-    from tt_impl.layers.paged_cache import PagePool
-
     sent: list[tuple[list[int], list[int]]] = []
 
+    @at("tt_impl.layers.paged_cache:PagePool.on_device")
     def stale(original: Callable, self: Any, table: list[int], users: int) -> Any:
         known = next((copy for owner, copy in sent if owner is table), None)
         if known is None:
@@ -55,7 +53,7 @@ def stale_page_table() -> Patch:
             sent.append((table, known))
         return original(self, known, users)
 
-    return around(PagePool, "on_device", stale)
+    return stale()
 
 
 @pages("New rows are written one place late.", "the cache's length counted with the new row")

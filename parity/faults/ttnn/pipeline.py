@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from parity.cases import Case, Layout, ModelShape, make_case
-from parity.faults.around import Patch, around, at, instead
+from parity.faults.around import Patch, at, instead
 from parity.faults.registry import fault
 
 
@@ -29,15 +29,14 @@ pipeline = partial(fault, "pipeline", case=SD3)
 
 @pipeline("The second expert starts one step late.", "the boundary compared with the last step's time", case=WAN)
 def expert_switched_late() -> Patch:
-    from tt_impl.pipelines import denoise
-
     before = [1000.0]
 
+    @at("tt_impl.pipelines.denoise:expert_of")
     def late(original: Callable, experts: Any, t: float, steps: int) -> str:
         before.append(t)
         return original(experts, before[-2], steps)
 
-    return around(denoise, "expert_of", late)
+    return late()
 
 
 @pipeline("Both experts run with the first one's scale of guidance.", "guidance_2 not read", case=WAN)

@@ -34,13 +34,13 @@ def cfg_groups_alike() -> Patch:
 
 def _cfg_inputs(order: list[int]) -> Patch:
     """Give the groups the halves of the batch in this order."""
-    from tt_impl.pipelines import transformer
 
+    @at("tt_impl.pipelines.transformer:program")
     def program(original: Callable, *args: Any, inputs: dict[str, torch.Tensor], **more: Any) -> Any:
         dealt = {name: torch.cat([x.chunk(2)[i] for i in order]) for name, x in inputs.items()}
         return original(*args, inputs=dealt, **more)
 
-    return around(transformer, "program", program)
+    return program()
 
 
 @positions(

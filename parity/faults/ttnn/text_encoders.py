@@ -116,15 +116,14 @@ def padding_mask_inverted(original: Callable, self: Any, input_ids: Any, attenti
 
 @masks("Only the first layer hides padding.", "a mask added where T5 makes its one bias", case=UMT5)
 def padding_mask_in_the_first_layer_only() -> Patch:
-    from tt_impl.models.t5.encoder import T5Encoder
-
     masks = []
 
+    @at("tt_impl.models.t5.encoder:T5Encoder._masked")
     def masked(original: Callable, bias: Any, mask: Any) -> Any:
         masks.append(mask)
         return original(bias, mask if len(masks) == 1 else None)
 
-    return around(T5Encoder, "_masked", masked)
+    return masked()
 
 
 @masks("Tokens see those behind them.", "is_causal=False, which every other attention here has", case=CLIP_L)
@@ -135,15 +134,15 @@ def clip_causal_mask_omitted(original: Callable, ctx: Any, qkv: Any, **options: 
 
 def _end_at(row: Callable[[torch.Tensor], torch.Tensor]) -> Patch:
     """Put the end token where ``row`` says, of (B, L) that is 1 at every end token."""
-    from tt_impl.models.clip.encoder import CLIPTextEncoder
 
+    @at("tt_impl.models.clip.encoder:CLIPTextEncoder._end_rows")
     def end_rows(original: Callable, self: Any, x: Any, input_ids: torch.Tensor) -> Any:
         found = torch.zeros_like(input_ids)
         end = self._config.eos_token_id
         found.scatter_(1, row((input_ids == end).int())[:, None], 1)
         return original(self, x, torch.where(found == 1, end, end + 1))
 
-    return around(CLIPTextEncoder, "_end_rows", end_rows)
+    return end_rows()
 
 
 @tokens("The pooled row is the one before the end token's.", "the length of a prompt taken for an index")
@@ -213,13 +212,13 @@ def t5_scores_scaled(original: Callable, ctx: Any, qkv: Any, **options: Any) -> 
 
 def _activation(act: str) -> Patch:
     """CLIP's blocks activate with another function."""
-    from tt_impl.models.clip.encoder import CLIPBlock
 
+    @at("tt_impl.models.clip.encoder:CLIPBlock.__init__")
     def init(original: Callable, self: Any, *args: Any) -> None:
         original(self, *args)
         self._act = act
 
-    return around(CLIPBlock, "__init__", init)
+    return init()
 
 
 @arithmetic("quick_gelu where gelu is meant.", "the activation of CLIP-L in OpenCLIP's G", case=CLIP_G)

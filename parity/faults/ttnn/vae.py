@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from parity.cases import Case, Layout, ModelShape, make_case
-from parity.faults.around import Patch, around, at
+from parity.faults.around import Patch, at
 from parity.faults.registry import fault
 from parity.faults.ttnn.device import ttnn
 
@@ -28,12 +28,12 @@ ODD = _case("cogvideox_vae_tiny", "n300", "sp2", (3, 4, 3), tag="odd")  # one ch
 
 def _halos(change: Callable[..., Any]) -> Patch:
     """Every exchange of borders is ``change(exchange, x, dims, axes)``."""
-    from tt_impl.parallel.manager import CCLManager
 
+    @at("tt_impl.parallel.manager:CCLManager.neighbor_pad")
     def pad(original: Callable, self: Any, x: Any, *, dims: list[int], axes: list[int], by: int) -> Any:
         return change(lambda x, dims, axes: original(self, x, dims=dims, axes=axes, by=by), x, dims, axes)
 
-    return around(CCLManager, "neighbor_pad", pad)
+    return pad()
 
 
 def _cut(x: Any, dim: int, start: int, stop: int) -> Any:
@@ -232,13 +232,13 @@ def vae_zeros_before_the_first_frame() -> Patch:
 
 def _before(what: str) -> Patch:
     """Every causal convolution puts this before its first frame."""
-    from tt_impl.layers.convolution import CausalConv3d
 
+    @at("tt_impl.layers.convolution:CausalConv3d.__init__")
     def init(original: Callable, self: Any, *args: Any, **more: Any) -> None:
         original(self, *args, **more)
         self._before = what
 
-    return around(CausalConv3d, "__init__", init)
+    return init()
 
 
 @time("The convolution that doubles time remembers the first frame.", "its cache starts with the first chunk")

@@ -87,14 +87,14 @@ def wan_logical_n_missing(original: Callable, ctx: Any, qkv: Any, prompt: Any, *
 
 def _own_statistics(heads: bool) -> Patch:
     """After the gather every device takes its own statistics for everyone's: of norms over heads, or of layer norms."""
-    from tt_impl.layers import norm
 
+    @at("tt_impl.layers.norm:gather_features")
     def gather(original: Callable, ctx: Any, stats: Any) -> Any:
         whole = original(ctx, stats)
         mine = (stats.dtype == ttnn.float32) == heads
         return ttnn.concat([stats] * ctx.tp, dim=3) if mine else whole
 
-    return around(norm, "gather_features", gather)
+    return gather()
 
 
 @norms(

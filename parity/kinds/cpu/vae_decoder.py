@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -63,9 +62,7 @@ def compare_frames(out: Tensor, ref: Tensor, latent: tuple[int, ...], factors: t
     """
     found: Metrics = {}
     for dim, factor in zip((-2, -1), factors, strict=True):
-        local, scale = -(-latent[dim] // factor), ref.shape[dim] // latent[dim]
-        bounds = [min(i * local, latent[dim]) * scale for i in range(factor + 1)]
-        shards = list(itertools.pairwise(bounds))
+        shards = m.cut(latent[dim], factor, ref.shape[dim] // latent[dim])
         # (B, [T,] lines, across, C) -> (B [T], lines, everything of a line)
         ours, theirs = (x.movedim(1, -1).movedim(dim - 1, -3).flatten(0, -4).flatten(-2) for x in (out, ref))
         seam = {"seam_ratio": m.seam_ratio(ours, theirs, shards)}

@@ -120,11 +120,8 @@ def _inputs(known: Outlined, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens, prompt and time step."""
     g = generator(seed, "outlined")
     tokens = torch.randn(2, ROWS * COLUMNS, known.outline.token_features, generator=g)
-    return (
-        tokens,
-        torch.randn(2, PROMPT, TEXT, generator=g),
-        torch.tensor([3.0, 717.0]) * (1000 / 1024),
-    )  # of which a class is given whole 1024ths
+    prompt = torch.randn(2, PROMPT, TEXT, generator=g)
+    return tokens, prompt, torch.tensor([3.0, 717.0]) * (1000 / 1024)  # a class is given whole 1024ths of it
 
 
 def _model(known: Outlined, seed: int) -> nn.Module:
