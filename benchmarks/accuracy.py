@@ -10,7 +10,8 @@ at to find which effects the model lacked; every constant of those comes from el
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import mean, median
+
+import pandas as pd
 
 from refsim.timing.cost.device_ops import price
 from refsim.timing.cost.fitted import get_params
@@ -21,39 +22,51 @@ _TABLES = {"matmul": "MinimalMatmulOp", "collective": "Collective", "sdpa": "Rin
 """What lines of published tables are called, by class."""
 
 
-def errors(samples: list[Measured]) -> list[tuple[Measured, float]]:
-    """(sample, predicted / measured - 1) of each."""
-    return [(s, price(s.op, get_params(s.op.arch)).ns / s.ns - 1) for s in samples]
+def errors(samples: list[Measured]) -> pd.DataFrame:
+    """Return a row a sample; ``error`` is predicted / measured - 1, ``total_ns`` the time of all runs."""
+    rows = (
+        (
+            s,
+            s.op.arch,
+            s.kind,
+            s.use,
+            s.ns,
+            s.ns * s.count,
+            s.ideal_ns,
+            price(s.op, get_params(s.op.arch)).ns / s.ns - 1,
+        )
+        for s in samples
+    )
+    return pd.DataFrame(rows, columns=["sample", "arch", "kind", "use", "ns", "total_ns", "ideal_ns", "error"])
 
 
-def summary(found: list[tuple[Measured, float]]) -> dict[str, float]:
-    size = [abs(e) for _, e in found]
-    time = [s.ns * s.count for s, _ in found]
-    vendor = [abs(s.ideal_ns / s.ns - 1) for s, _ in found if s.ideal_ns]
+def summary(rows: pd.DataFrame) -> dict[str, float]:
+    """Return the errors of rows with ``ns``, ``total_ns``, ``ideal_ns`` and ``error``, by the names above."""
+    size = rows["error"].abs()
+    vendor = rows[rows["ideal_ns"] > 0]
     return {
-        "shapes": len(size),
-        "bias": median(e for _, e in found),
-        "mape": mean(size),
-        "median": median(size),
-        "worst": max(size),
-        "by_time": sum(a * b for a, b in zip(size, time, strict=True)) / sum(time),
-        "vendor_mape": mean(vendor) if vendor else float("nan"),
+        "shapes": len(rows),
+        "bias": rows["error"].median(),
+        "mape": size.mean(),
+        "median": size.median(),
+        "worst": size.max(),
+        "by_time": (size * rows["total_ns"]).sum() / rows["total_ns"].sum(),
+        "vendor_mape": (vendor["ideal_ns"] / vendor["ns"] - 1).abs().mean(),
     }
 
 
 def table(samples: list[Measured]) -> list[tuple[str, str, dict[str, float]]]:
-    found, rows = errors(samples), []
+    """Return the errors by arch and class, by what a published table measures (``- use``), and of an arch (``all``)."""
+    rows = errors(samples)
+    parts = []
     for arch in ("wormhole_b0", "blackhole"):
-        of_arch = [f for f in found if f[0].op.arch == arch]
+        of_arch = rows[rows["arch"] == arch]
         for kind in ("matmul", "conv", "norm", "elementwise", "layout", "collective", "sdpa"):
-            part = [f for f in of_arch if f[0].kind == kind]
-            if part:
-                rows.append((arch, kind, summary(part)))
-            for case in sorted({s.use for s, _ in part if s.use}):
-                rows.append((arch, f"- {case}", summary([f for f in part if f[0].use == case])))
-        if of_arch:
-            rows.append((arch, "all", summary(of_arch)))
-    return rows
+            of_kind = of_arch[of_arch["kind"] == kind]
+            parts.append((arch, kind, of_kind))
+            parts += [(arch, f"- {use}", part) for use, part in of_kind[of_kind["use"] != ""].groupby("use")]
+        parts.append((arch, "all", of_arch))
+    return [(arch, name, summary(part)) for arch, name, part in parts if len(part)]
 
 
 def print_tables(folder: Path, *, shapes: bool = False) -> None:
@@ -64,7 +77,9 @@ def print_tables(folder: Path, *, shapes: bool = False) -> None:
         for arch, kind, row in table(samples):
             numbers = " ".join(f"{row[k]:8.1%}" for k in ("bias", "mape", "median", "worst", "by_time", "vendor_mape"))
             print(f"{arch:12} {kind:28} {row['shapes']:6} {numbers}")
-        for s, e in errors(samples) if shapes and name == "calibration" else ():
-            name = f"{_TABLES[s.kind]} {s.use}" if s.use else s.op.name
-            shapes = s.sizes or [t.shape for t in s.op.inputs[:2]]
-            print(f"{e:+7.1%} {s.ns / 1000:9.1f} us x{s.count:<4} {name} {shapes}")
+        if shapes and name == "calibration":
+            for row in errors(samples).itertuples():
+                s = row.sample
+                label = f"{_TABLES[s.kind]} {s.use}" if s.use else s.op.name
+                operands = s.sizes or [t.shape for t in s.op.inputs[:2]]
+                print(f"{row.error:+7.1%} {s.ns / 1000:9.1f} us x{s.count:<4} {label} {operands}")

@@ -38,7 +38,8 @@ from refsim.runtime.watch.hazards import UseLog
 FULL_LENGTH = make_case(
     "attention", "attention", Layout("t3k-1x8", "sp8"), AttentionShape(heads=38, n=4096, text=333), tag="1024px"
 )
-ENOUGH_S, SAY_S = 30.0, 5.0
+ENOUGH_S = 30.0
+SAY_S = 5.0
 SMOKE = ("sd35_medium-t3k-cfg2_sp2_tp2-ring-fp32", "sd35_tiny-t3k-cfg2_sp2_tp2-ring-fp32")
 
 
@@ -70,7 +71,7 @@ class HazardCosts(Document):
 
 
 def measure(runner: CpuRunner, case: Case, detect: bool) -> tuple[float, float]:
-    """(CPU seconds, wall seconds) of one run."""
+    """Run a case; return its (CPU seconds, wall seconds)."""
     before = cpu_s()
     result = runner.simulate(case, 0, detect_hazards=detect)
     assert not result.hazards
@@ -78,7 +79,7 @@ def measure(runner: CpuRunner, case: Case, detect: bool) -> tuple[float, float]:
 
 
 def accounted(device: Device, *, program: str, arguments: dict) -> tuple[dict, dict]:
-    """``program``, and what its uses of buffers cost this rank (runs on the ranks)."""
+    """Run ``program`` on a rank, and add to its value what its uses of buffers cost there."""
     looked_up = 0
     of = device.buffers.of
 
@@ -95,7 +96,9 @@ def accounted(device: Device, *, program: str, arguments: dict) -> tuple[dict, d
     device.uses.suspicious()
     screening = time.thread_time() - began
 
-    tries, log, pool = 2000, UseLog(), BufferPool()
+    tries = 2000
+    log = UseLog()
+    pool = BufferPool()
     buffer = pool.persistent("probe", (2, 4, 8, 16), torch.float32)
     began = time.thread_time()
     for _ in range(tries):
@@ -106,15 +109,12 @@ def accounted(device: Device, *, program: str, arguments: dict) -> tuple[dict, d
         pool.of(buffer.tensor)
     per_look = (time.thread_time() - began) / tries
     uses = len(device.uses._uses)
-    result = dict(result) | {
-        "uses": uses,
-        "share": (uses * per_use + looked_up * per_look + screening) / spent,
-    }
-    return result, tensors
+    share = (uses * per_use + looked_up * per_look + screening) / spent
+    return dict(result) | {"uses": uses, "share": share}, tensors
 
 
 def counted(runner: CpuRunner, case: Case) -> dict:
-    """Largest share of CPU that logging and screening take on any rank, and how many uses that rank logged."""
+    """Return the largest share of CPU that logging and screening take on any rank, and how many uses it logged."""
     original = launch.execute
 
     def execute(program, options, arguments, **more):
@@ -128,33 +128,28 @@ def counted(runner: CpuRunner, case: Case) -> dict:
 
 
 def compare(runner: CpuRunner, case: Case, pairs: int, say: Callable[[str], None] = lambda line: None) -> HazardCost:
-    """Ratios with / without over at least ``pairs`` pairs of runs; ``say`` gets a line every few seconds."""
+    """Return ratios with / without over at least ``pairs`` pairs of runs; ``say`` gets a line every few seconds."""
     measure(runner, case, True)
     _, wall = measure(runner, case, False)
     pairs = max(pairs, int(ENOUGH_S / (2 * wall)))
-    found: dict[str, list[float]] = {"cpu": [], "wall": []}
     seconds: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     spoke = time.monotonic()
     for pair in range(pairs):
         if time.monotonic() - spoke > SAY_S:
             spoke = time.monotonic()
             say(f"  {pair} of {pairs} pairs")
-        order = (True, False) if pair % 2 else (False, True)
-        run = {detect: measure(runner, case, detect) for detect in order}
-        for detect, measured in run.items():
-            seconds[detect].append(measured)
-        for i, name in enumerate(found):
-            found[name].append(run[True][i] / run[False][i])
+        for detect in (True, False) if pair % 2 else (False, True):
+            seconds[detect].append(measure(runner, case, detect))
     costs = {}
-    for i, (name, ratios) in enumerate(found.items()):
+    for i, name in enumerate(("cpu", "wall")):
+        ratios = [on[i] / off[i] for on, off in zip(seconds[True], seconds[False], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
-        without = statistics.median(measured[i] for measured in seconds[False])
-        costs[name] = WithHazards(middle, [low, high], without)
+        costs[name] = WithHazards(middle, [low, high], statistics.median(off[i] for off in seconds[False]))
     return HazardCost(case.id, pairs, counted(runner, case), **costs)
 
 
 def compare_all(pairs: int, *, say: Callable[[str], None]) -> list[HazardCost]:
-    """Records of the full-length attention and of two models; ``say`` gets a line for people now and then."""
+    """Return the records of the full-length attention and of two models; ``say`` gets a line now and then."""
     smoke = {case.id: case for case in suite_cases("smoke")}
     records = []
     with CpuRunner() as runner:
@@ -165,7 +160,7 @@ def compare_all(pairs: int, *, say: Callable[[str], None]) -> list[HazardCost]:
 
 
 def text(record: HazardCost) -> str:
-    """A record in three lines for people."""
+    """Return a record in three lines for people."""
     share, uses = record.counted["share"], record.counted["uses"]
     lines = [f"{record.case}: counted {share:.2%} of the CPU of a rank ({uses} uses)"]
     for name, cost in (("cpu", record.cpu), ("wall", record.wall)):

@@ -26,7 +26,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.sim import WORST, Machine, Setup, error, exact, machine, one_process
+from benchmarks.sim import WORST, Machine, Ratio, Setup, elapsed_s, error, exact, machine, one_process
 from refsim.api.inputs import as_file
 from refsim.base.errors import RankFailure
 from refsim.base.options import RunOptions
@@ -67,7 +67,8 @@ def _refsim(device: Device) -> Attend:
 def _join_torch(device: Device) -> None:
     """Set torch's default process group up, which refsim's ranks do without; its store serves torch's new groups."""
     if not dist.is_initialized():
-        group, port = device.groups["sp"], torch.zeros(1)
+        group = device.groups["sp"]
+        port = torch.zeros(1)
         if group.index == 0:
             store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             port[0] = store.port
@@ -79,12 +80,12 @@ def _join_torch(device: Device) -> None:
 
 @functools.cache
 def _mesh(*axes: tuple[str, int]) -> Any:
-    """A device mesh of torch over all ranks; made once, since it keeps its process groups open."""
+    """Return a device mesh of torch over all ranks; made once, since it keeps its process groups open."""
     return dist.init_device_mesh("cpu", tuple(n for _, n in axes), mesh_dim_names=tuple(name for name, _ in axes))
 
 
 def _torch_ring(device: Device, rotate: str) -> Attend:
-    """The loop inside ``context_parallel`` around the kernel that CPUs have, for which it has no entry of its own."""
+    """Call the loop inside ``context_parallel`` with the kernel that CPUs have, for which it has no entry itself."""
     from torch.distributed.tensor.experimental._context_parallel import _attention as cp
 
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -104,12 +105,11 @@ def _torch_public(device: Device, *backends: str) -> Attend:
 
     cp._cp_options.enable_load_balance = False
     allowed = [getattr(SDPBackend, name) for name in backends or ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")]
-
     size = device.groups["sp"].size
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        own = [torch.empty(size)]  # it wants something to cut, and q, k, v are cut already
-        cut = context_parallel(_mesh(("cp", size)), buffers=own, buffer_seq_dims=[0], no_restore_buffers=set(own))
+        unused = [torch.empty(size)]  # it wants something to cut, and q, k, v are cut already
+        cut = context_parallel(_mesh(("cp", size)), buffers=unused, buffer_seq_dims=[0], no_restore_buffers=set(unused))
         with sdpa_kernel(allowed), cut:
             return F.scaled_dot_product_attention(q, k, v)
 
@@ -136,9 +136,9 @@ def _diffusers(device: Device, kind: str) -> Attend:
     from diffusers.models._modeling_parallel import ParallelConfig
     from diffusers.models.attention_dispatch import dispatch_attention_fn
 
-    degree = {f"{kind}_degree": (size := device.groups["sp"].size)}
+    size = device.groups["sp"].size
     mesh = _mesh(("ring", size if kind == "ring" else 1), ("ulysses", size if kind == "ulysses" else 1))
-    config = ParallelConfig(context_parallel_config=ContextParallelConfig(**degree))
+    config = ParallelConfig(context_parallel_config=ContextParallelConfig(**{f"{kind}_degree": size}))
     config.setup(dist.get_rank(), size, torch.device("cpu"), mesh=mesh)
     return _rows_before_heads(functools.partial(dispatch_attention_fn, backend="native", parallel_config=config))
 
@@ -170,7 +170,8 @@ PEERS: dict[str, Peer] = {
 
 def program(device: Device, *, peer: str, inputs: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Attend once by ``peer``; when this rank began and ended, or what the peer said; rank 0 has the whole answer."""
-    group, file = device.groups["sp"], TensorFile(inputs)
+    group = device.groups["sp"]
+    file = TensorFile(inputs)
     rows = file.shape("q")[2] // group.size
     cut = slice(group.index * rows, (group.index + 1) * rows)
     with torch.inference_mode(PEERS[peer].package == "refsim"), torch.no_grad():
@@ -225,10 +226,13 @@ class _Measured:
     """What has come of one implementation so far."""
 
     def __init__(self, name: str, setup: Setup) -> None:
-        self.name, self.peer = name, PEERS[name]
+        self.name = name
+        self.peer = PEERS[name]
         self.options: RunOptions = setup.options(self.peer.kind).but(timeout_s=_TIMEOUT_S)
         self.seconds: list[float] = []
-        self.error, self.out, self.threads = "", torch.empty(0), 0
+        self.error = ""
+        self.out = torch.empty(0)
+        self.threads = 0
 
     def run(self, path: str) -> None:
         """Run it once more, unless it has said that it cannot."""
@@ -244,23 +248,23 @@ class _Measured:
         if self.error:
             launch.end_ranks()  # whatever it has left under way ends with them
             return
-        self.out, self.threads = result.tensors["out"], result.value["threads"]
-        self.seconds.append(max(v["ended"] for v in result.values) - min(v["began"] for v in result.values))
+        self.out = result.tensors["out"]
+        self.threads = result.value["threads"]
+        self.seconds.append(elapsed_s(result))
 
-    def record(self, ours: list[float], alone: float, rows: Tensor, truth: Tensor) -> PeerRecord:
-        """``ratio`` is its time over ``ours``, so above 1 where this simulator is the faster one."""
-        package = self.peer.package
-        of = PeerRecord(self.name, self.peer.kind, _version(package), self.error or None)
+    def record(self, ours: list[float], alone: float, rows: Tensor, expected: Tensor) -> PeerRecord:
+        """Return what has come of it; ``ratio`` is its time over ``ours``, so above 1 where refsim is faster."""
+        record = PeerRecord(self.name, self.peer.kind, _version(self.peer.package), self.error or None)
         if self.error:
-            return of
-        ratios = [theirs / our for theirs, our in zip(self.seconds, ours, strict=True)]
-        wrong_by = error(self.out[:, :, rows], truth)
+            return record
+        ratio = Ratio.of(zip(self.seconds, ours, strict=True))
+        wrong_by = error(self.out[:, :, rows], expected)
         return replace(
-            of,
+            record,
             seconds=statistics.median(self.seconds),
             threads_per_rank=self.threads,
-            ratio=statistics.median(ratios),
-            ratio_range=[min(ratios), max(ratios)],
+            ratio=ratio.ratio,
+            ratio_range=ratio.range,
             rel_rmse=wrong_by,
             right=wrong_by <= WORST * alone,
         )
@@ -276,7 +280,8 @@ def _version(package: str) -> str:
 def measure(setup: Setup, names: list[str], *, say: Callable[[str], None] = print) -> Peers:
     """Return a record of every implementation in ``names``, to which this simulator's two are added if missing."""
     names = [name for name in PEERS if name in names or PEERS[name].package == "refsim"]
-    measured, tensors = {name: _Measured(name, setup) for name in names}, setup.inputs()
+    measured = {name: _Measured(name, setup) for name in names}
+    tensors = setup.inputs()
     load = os.getloadavg()[0]
     alone, alone_s, _ = one_process(tensors)
     with as_file(tensors) as path:
@@ -285,22 +290,21 @@ def measure(setup: Setup, names: list[str], *, say: Callable[[str], None] = prin
             for name in names[first:] + names[:first]:
                 say(f"round {number + 1} of {setup.repetitions}: {name}")
                 measured[name].run(str(path))
-    rows, truth = exact(tensors)
-    floor = error(alone[:, :, rows], truth)
+    rows, expected = exact(tensors)
+    floor = error(alone[:, :, rows], expected)
     ours = {kind: measured[f"refsim {kind}"].seconds for kind in ("ring", "ulysses")}
-    records = [m.record(ours[m.peer.kind], floor, rows, truth) for m in measured.values()]
+    records = [m.record(ours[m.peer.kind], floor, rows, expected) for m in measured.values()]
     could_not_run = sum(record.error is not None for record in records)
     wrong = sum(record.right is False for record in records)
-    alone_was = {"seconds": alone_s, "rel_rmse": floor}
-    return Peers(setup, load, alone_was, records, could_not_run, wrong, machine())
+    return Peers(setup, load, {"seconds": alone_s, "rel_rmse": floor}, records, could_not_run, wrong, machine())
 
 
 def text(found: Peers) -> str:
-    """The records as a table for people."""
-    of = found.setup
+    """Return the records as a table for people."""
+    setup = found.setup
     lines = [
-        f"{of.ranks} ranks, {of.rows} x {of.heads} x {of.head_dim} {of.dtype}, "
-        f"median of {of.repetitions} rounds; load average before: {found.load_before:.1f}",
+        f"{setup.ranks} ranks, {setup.rows} x {setup.heads} x {setup.head_dim} {setup.dtype}, "
+        f"median of {setup.repetitions} rounds; load average before: {found.load_before:.1f}",
         f"{'':54} {'seconds':>8}  {'times refsim':22} error",
     ]
     for r in found.records:

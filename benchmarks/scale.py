@@ -14,8 +14,9 @@ of one size are ended before the next. A size that cannot run is listed with the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +30,7 @@ from refsim.files.tables import as_markdown
 from refsim.runtime import launch
 from refsim.timing.report import plots
 
+SWEEPS = ("ranks", "rows", "messages")
 RANKS = 8
 ROWS = 4096
 MOST_ROWS_REPEATED = 16384
@@ -110,37 +112,36 @@ class Sizes:
 
 def _numbers(words: str, kind: Callable[[str], Any], option: str) -> list[Any]:
     try:
-        found = [kind(word) for word in words.split(",") if word.strip()]
+        numbers = [kind(word) for word in words.split(",") if word.strip()]
     except ValueError:
-        found = [math.nan]
-    if not all(map(math.isfinite, found)):
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
         raise UserError(f"{option} '{words}' is not a list of numbers such as 1,2,4.")
-    return sorted(set(found))
+    return sorted(set(numbers))
 
 
 def measure(sizes: Sizes, *, say: Callable[[str], None] = print) -> Scale:
-    """The three sweeps, a record a size, and what could not run."""
-    found = Scale(sim.machine())
+    """Run the three sweeps: a record a size, and what could not run."""
+    scale = Scale(sim.machine())
 
     def add(sweep: str, size: float, run: Callable[[], Any]) -> None:
         say(f"{sweep}: {size:g}")
         try:
-            getattr(found, sweep).append(run())
+            getattr(scale, sweep).append(run())
         except (UserError, RankFailure) as error:
-            found.could_not_run.append(Skipped(sweep, float(size), error.with_flags))
+            scale.could_not_run.append(Skipped(sweep, float(size), error.with_flags))
             say(f"could not run: {error.with_flags}")
         finally:
             launch.end_ranks()
 
-    for point in sizes.ranks:
-        add("ranks", point.ranks, lambda point=point: sim.measure(point, "ring", say=say))
-    for point in sizes.rows:
-        add("rows", point.rows, lambda point=point: sim.measure(point, "ring", say=say))
+    for sweep, points in (("ranks", sizes.ranks), ("rows", sizes.rows)):
+        for point in points:
+            add(sweep, getattr(point, sweep), partial(sim.measure, point, "ring", say=say))
     for size in sizes.messages:
-        add("messages", size / _MIB, lambda size=size: _message(size, sizes.repetitions, say))
-    found.wrong = sum(not record.right or record.hazards > 0 for record in [*found.ranks, *found.rows])
-    found.wrong += sum(not message.shifted.right for message in found.messages)
-    return found
+        add("messages", size / _MIB, partial(_message, size, sizes.repetitions, say))
+    scale.wrong = sum(not record.right or record.hazards > 0 for record in [*scale.ranks, *scale.rows])
+    scale.wrong += sum(not message.shifted.right for message in scale.messages)
+    return scale
 
 
 def _message(size: int, rounds: int, say: Callable[[str], None]) -> Message:
@@ -148,63 +149,61 @@ def _message(size: int, rounds: int, say: Callable[[str], None]) -> Message:
     return Message(size / _MIB, shift.compare(RANKS, size, rounds, times=times, say=say))
 
 
-def records(found: Scale) -> list[Any]:
-    """All sizes in one list, with their sweep, for a CSV file."""
-    sweeps = {name: getattr(found, name) for name in ("ranks", "rows", "messages")}
-    return [{"sweep": name} | as_json(one) for name, of in sweeps.items() for one in of] + found.could_not_run
+def records(scale: Scale) -> list[Any]:
+    """Return all sizes in one list, with their sweep, for a CSV file."""
+    return [{"sweep": name} | as_json(one) for name in SWEEPS for one in getattr(scale, name)] + scale.could_not_run
 
 
-def write(found: Scale, out: Path) -> None:
+def write(scale: Scale, out: Path) -> None:
     """Write ``scale.md`` and the plots it shows into ``out``."""
     out.mkdir(parents=True, exist_ok=True)
-    names = [f"scale_{name}.svg" for name in ("ranks", "rows", "messages") if getattr(found, name)]
-    for name in ("ranks", "rows"):
-        if of := getattr(found, name):
-            label = "ranks" if name == "ranks" else "tokens"
-            title = f"ring attention, {ROWS} tokens" if name == "ranks" else f"ring attention, {RANKS} ranks"
-            plots.lines(_seconds(of, name), out / f"scale_{name}.svg", xlabel=label, ylabel="s", title=title)
-    if found.messages:
-        speeds = {way: [(m.mib, m.shifted.gb_per_s[way]) for m in found.messages] for way in shift.WAYS}
+    names = [f"scale_{name}.svg" for name in SWEEPS if getattr(scale, name)]
+    for name, label, fixed in (("ranks", "ranks", f"{ROWS} tokens"), ("rows", "tokens", f"{RANKS} ranks")):
+        if points := getattr(scale, name):
+            title = f"ring attention, {fixed}"
+            plots.lines(_seconds(points, name), out / f"scale_{name}.svg", xlabel=label, ylabel="s", title=title)
+    if scale.messages:
+        speeds = {way: [(m.mib, m.shifted.gb_per_s[way]) for m in scale.messages] for way in shift.WAYS}
         labels = {"xlabel": "MiB a rank", "ylabel": "GB/s, all ranks", "title": f"ring shift, {RANKS} ranks"}
         plots.lines(speeds, out / "scale_messages.svg", **labels)
-    output.write(out / "scale.md", (markdown(found, names) + "\n").encode())
+    output.write(out / "scale.md", (markdown(scale, names) + "\n").encode())
 
 
-def _seconds(of: list[sim.Simulated], size: str) -> dict[str, list[tuple[float, float]]]:
+def _seconds(points: list[sim.Simulated], size: str) -> dict[str, list[tuple[float, float]]]:
     kinds = {"": "seconds", ", CPU": "cpu_seconds"}
     return {
-        f"{who.replace('_', ' ')}{what}": [(getattr(record.setup, size), getattr(record, key)[who]) for record in of]
+        f"{who.replace('_', ' ')}{what}": [(getattr(one.setup, size), getattr(one, key)[who]) for one in points]
         for what, key in kinds.items()
         for who in ("one_process", "mesh")
     }
 
 
-def markdown(found: Scale, plotted: list[str] | None = None) -> str:
-    """The document: the machine, a table a sweep, and what could not run; ``plotted`` are files to show."""
-    of = found.machine
+def markdown(scale: Scale, plotted: Sequence[str] = ()) -> str:
+    """Return the document: the machine, a table a sweep, and what could not run; ``plotted`` are files to show."""
+    machine = scale.machine
+    skipped = [(skipped.sweep, f"{skipped.size:g}", skipped.sentence) for skipped in scale.could_not_run]
     text = [
         "# What it costs to play a mesh, by size\n",
-        f"Written by `refsim bench scale --out DIR` on {of.measured}: {of.arch}, {of.cores} cores, "
-        f"{of.memory_gib} GiB, torch {of.torch} with {of.threads} threads in one process. Ranks share these "
-        "cores. Medians of repetitions in turn; a ratio is the median over *pairs*, its range in brackets. *error*: "
-        "RMSE against float64 over the standard deviation of what is true; an answer is right up to "
+        f"Written by `refsim bench scale --out DIR` on {machine.measured}: {machine.arch}, {machine.cores} cores, "
+        f"{machine.memory_gib} GiB, torch {machine.torch} with {machine.threads} threads in one process. Ranks share "
+        "these cores. Medians of repetitions in turn; a ratio is the median over *pairs*, its range in brackets. "
+        "*error*: RMSE against float64 over the standard deviation of what is true; an answer is right up to "
         f"{sim.WORST:g} times the error of one process. *load*: processes that ran or waited in the minute before.\n",
     ]
-    if found.ranks:
-        text += [f"## Ring attention of {ROWS} tokens, by ranks\n", _attention(found.ranks, "ranks") + "\n"]
-    if found.rows:
-        text += [f"## Ring attention on {RANKS} ranks, by tokens\n", _attention(found.rows, "rows") + "\n"]
-    if found.messages:
-        text += [f"## A ring shift on {RANKS} ranks, by MiB that each hands on\n", _shifts(found.messages) + "\n"]
-    if found.could_not_run:
-        rows = [(skipped.sweep, f"{skipped.size:g}", skipped.sentence) for skipped in found.could_not_run]
-        text += ["## Could not run\n", as_markdown(rows, ("sweep", "size", "why")) + "\n"]
-    text += [f"![{name.removesuffix('.svg')}]({name})\n" for name in plotted or []]
+    if scale.ranks:
+        text += [f"## Ring attention of {ROWS} tokens, by ranks\n", _attention(scale.ranks, "ranks") + "\n"]
+    if scale.rows:
+        text += [f"## Ring attention on {RANKS} ranks, by tokens\n", _attention(scale.rows, "rows") + "\n"]
+    if scale.messages:
+        text += [f"## A ring shift on {RANKS} ranks, by MiB that each hands on\n", _shifts(scale.messages) + "\n"]
+    if skipped:
+        text += ["## Could not run\n", as_markdown(skipped, ("sweep", "size", "why")) + "\n"]
+    text += [f"![{name.removesuffix('.svg')}]({name})\n" for name in plotted]
     return "\n".join(text).rstrip("\n")
 
 
-def _attention(of: list[sim.Simulated], size: str) -> str:
-    first = of[0].setup
+def _attention(points: list[sim.Simulated], size: str) -> str:
+    first = points[0].setup
     frame = pd.DataFrame(
         {
             size: getattr(record.setup, size),
@@ -219,33 +218,29 @@ def _attention(of: list[sim.Simulated], size: str) -> str:
             "right": _verdict(record.right, record.hazards),
             "load": f"{record.load_before:.1f}",
         }
-        for record in of
+        for record in points
     )
     setup = f"{first.heads} heads of {first.head_dim}, {first.dtype}, {first.math} math.\n\n"
     return setup + as_markdown(frame.itertuples(index=False), frame.columns, "r" * 9 + "lr")
 
 
-def _shifts(of: list[Message]) -> str:
+def _shifts(messages: list[Message]) -> str:
     frame = pd.DataFrame(
         {
             "MiB": f"{mib:g}",
             **{f"{way} ms": f"{1e3 * record.seconds[way]:.3f}" for way in shift.WAYS},
-            "shared over gloo": _ratio(*_spread(record.times_gloo)),
-            "shared of a copy": _ratio(*_spread(record.of_copy), number="{:.0%}"),
+            "shared over gloo": _ratio(record.times_gloo.ratio, *record.times_gloo.range),
+            "shared of a copy": _ratio(record.of_copy.ratio, *record.of_copy.range, number="{:.0%}"),
             "right": _verdict(record.right),
         }
-        for mib, record in ((message.mib, message.shifted) for message in of)
+        for mib, record in ((message.mib, message.shifted) for message in messages)
     )
     return as_markdown(frame.itertuples(index=False), frame.columns, "r" * 6 + "l")
 
 
 def _ratio(ratio: float, low: float, high: float, *, number: str = "{:.2f}") -> str:
-    """A ratio and its range; of one measurement there is no range."""
+    """Return a ratio and its range; of one measurement there is no range."""
     return f"{number} ({number} to {number})".format(ratio, low, high) if low < high else number.format(ratio)
-
-
-def _spread(ratio: shift.Ratio) -> list[float]:
-    return [ratio.ratio, *ratio.range]
 
 
 def _verdict(right: bool, hazards: int = 0) -> str:

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.sim import Machine, machine
+from benchmarks.sim import Machine, Ratio, elapsed_s, machine, row_of_devices
 from refsim.base.errors import UserError
-from refsim.base.mesh import MeshSpec
 from refsim.base.options import RunOptions
 from refsim.ccl import all_gather
 from refsim.ccl.exchange import exchange
@@ -40,7 +39,8 @@ TIMES = 20
 def program(device: Device, *, size: int, copy: bool, times: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Shift ``size`` bytes around the ring ``times`` times, or copy them, on every rank; when it began and ended."""
     group = device.groups["sp"]
-    to, source = (group.index + 1) % group.size, (group.index - 1) % group.size
+    to = (group.index + 1) % group.size
+    source = (group.index - 1) % group.size
     numbers = torch.arange(size // 4, dtype=torch.int32)
     slots = device.buffers.ping_pong("shift", (size // 4,), torch.int32)
     for slot in (slots[0], slots[1]) if copy else (slots[0],):  # a plain copy is no op that the device logs
@@ -48,7 +48,8 @@ def program(device: Device, *, size: int, copy: bool, times: int) -> tuple[dict[
             torch.add(numbers, group.index, out=slot.tensor)
 
     def move(step: int) -> None:
-        here, there = slots[step].tensor, slots[step + 1].tensor
+        here = slots[step].tensor
+        there = slots[step + 1].tensor
         if copy:
             there.copy_(here)
         else:
@@ -60,24 +61,11 @@ def program(device: Device, *, size: int, copy: bool, times: int) -> tuple[dict[
     for step in range(1, times + 1):
         move(step)
     ended = time.monotonic()
-    last, first = slots[times + 1].tensor, group.index if copy else (group.index - times - 1) % group.size
+    last = slots[times + 1].tensor
+    first = group.index if copy else (group.index - times - 1) % group.size
     with device.reading("comparison", last):
         right = torch.equal(last, numbers + first)
     return {"began": began, "ended": ended, "right": right}, {}
-
-
-@dataclass
-class Ratio:
-    """The median over rounds, least and most."""
-
-    ratio: float
-    range: list[float]
-
-    @classmethod
-    def of(cls, over: list[float], under: list[float]) -> Ratio:
-        """Compare round by round."""
-        ratios = [a / b for a, b in zip(over, under, strict=True)]
-        return cls(statistics.median(ratios), [min(ratios), max(ratios)])
 
 
 @dataclass
@@ -126,8 +114,7 @@ def compare(ranks: int, size: int, rounds: int, *, times: int = TIMES, say: Call
     """
     mib = f"{size / 2**20:g} MiB"
     check_fits(f"a shift of {mib}", {"tensors": 4 * ranks * size}, instead="choose fewer --mib or --ranks")
-    mesh = MeshSpec(f"1x{ranks}", "a row of devices", "wormhole_b0", (1, ranks), (0, 1))
-    options = RunOptions.of(mesh=mesh, parallel=f"sp{ranks}")
+    options = RunOptions.of(mesh=row_of_devices(ranks), parallel=f"sp{ranks}")
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     right = True
     for number in range(rounds + 1):
@@ -137,26 +124,24 @@ def compare(ranks: int, size: int, rounds: int, *, times: int = TIMES, say: Call
             result = launch.execute("benchmarks.shift:program", used, arguments)
             assert result is not None  # the command refuses torchrun
             right = right and all(value["right"] for value in result.values) and not result.hazards
-            took = max(v["ended"] for v in result.values) - min(v["began"] for v in result.values)
             if number:
-                seconds[way].append(took / times)
+                seconds[way].append(elapsed_s(result) / times)
         if number:
             say(f"{mib}, round {number}: " + ", ".join(f"{way} {1e3 * seconds[way][-1]:.3g} ms" for way in WAYS))
     middle = {way: statistics.median(taken) for way, taken in seconds.items()}
     speeds = {way: ranks * size / taken / 1e9 for way, taken in middle.items()}
-    gloo, copy = (Ratio.of(seconds[way], seconds["shared"]) for way in ("gloo", "copy"))
+    gloo, copy = (Ratio.of(zip(seconds[way], seconds["shared"], strict=True)) for way in ("gloo", "copy"))
     return Shifted(ranks, rounds, middle, speeds, gloo, copy, right)
 
 
 def text(found: Shift) -> str:
-    """A record in a few lines for people."""
+    """Return a record in a few lines for people."""
     record = found.shifted
-    speeds = [f"{way:6} {1e3 * record.seconds[way]:8.1f} ms {record.gb_per_s[way]:6.2f} GB/s" for way in WAYS]
     gloo, copy = record.times_gloo, record.of_copy
     return "\n".join(
         [
             f"{record.ranks} ranks, {found.mib} MiB each{'' if record.right else ': WRONG'}",
-            *speeds,
+            *(f"{way:6} {1e3 * record.seconds[way]:8.1f} ms {record.gb_per_s[way]:6.2f} GB/s" for way in WAYS),
             f"shared is {gloo.ratio:.2f} times as fast as gloo ({gloo.range[0]:.2f} to {gloo.range[1]:.2f}), "
             f"{copy.ratio:.0%} of a plain copy ({copy.range[0]:.0%} to {copy.range[1]:.0%})",
         ]

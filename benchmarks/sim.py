@@ -18,7 +18,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -33,6 +33,7 @@ from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec
 from refsim.base.options import RunOptions
 from refsim.files.keys import Beside, Document
+from refsim.runtime.launch import Result
 from refsim.runtime.memory import check_fits
 from refsim.runtime.ranks.pool import ForkServer
 
@@ -71,19 +72,23 @@ class Setup:
             raise UserError(f"ranks is a number from {self.fewest_ranks} to 1024, not {self.ranks}.")
 
     def options(self, scheme: str) -> RunOptions:
-        """The options of a run on a 1-D mesh of that many devices; ``UserError`` if this machine cannot hold it."""
-        mesh = MeshSpec(f"1x{self.ranks}", "a row of devices", "wormhole_b0", (1, self.ranks), (0, 1))
-        options = attention_options(scheme, mesh=mesh, dtype=self.dtype, math=self.math)
+        """Return the options of a run on that many devices; ``UserError`` if this machine cannot hold it."""
+        options = attention_options(scheme, mesh=row_of_devices(self.ranks), dtype=self.dtype, math=self.math)
         numbers = self.rows * self.heads * self.head_dim
         needed = {"q, k and v": 3 * numbers * options.storage.itemsize, "answers": 2 * numbers * 4}
         check_fits(f"attention of {self.rows} rows", needed, instead="choose fewer --rows or --heads")
         return options
 
     def inputs(self) -> dict[str, Tensor]:
-        """``q``, ``k`` and ``v``, normally distributed, rounded to the dtype."""
+        """Draw ``q``, ``k`` and ``v``, normally distributed, rounded to the dtype."""
         g = torch.Generator().manual_seed(self.seed)
         shape = (1, self.heads, self.rows, self.head_dim)
         return {name: torch.randn(shape, generator=g).to(_DTYPES[self.dtype]) for name in "qkv"}
+
+
+def row_of_devices(ranks: int) -> MeshSpec:
+    """Return a 1-D mesh of any size."""
+    return MeshSpec(f"1x{ranks}", "a row of devices", "wormhole_b0", (1, ranks), (0, 1))
 
 
 @dataclass
@@ -97,6 +102,20 @@ class Machine:
     python: str
     torch: str
     measured: str
+
+
+@dataclass
+class Ratio:
+    """The median over rounds, least and most."""
+
+    ratio: float
+    range: list[float]
+
+    @classmethod
+    def of(cls, rounds: Iterable[tuple[float, float]]) -> Ratio:
+        """Compare what is over and what is under, round by round."""
+        ratios = [over / under for over, under in rounds]
+        return cls(statistics.median(ratios), [min(ratios), max(ratios)])
 
 
 @dataclass
@@ -131,14 +150,16 @@ class Simulations(Document):
 
 
 def measure(setup: Setup, scheme: str, *, say: Callable[[str], None] = print) -> Simulated:
-    """The record of one scheme; ``seconds`` are medians, a ratio is the median over pairs.
+    """Return the record of one scheme; ``seconds`` are medians, a ratio is the median over pairs.
 
     Raises:
         UserError: this machine cannot hold it.
         RankFailure: a rank died, raised or hung.
     """
-    options, tensors = setup.options(scheme), setup.inputs()
-    load, pairs, cpu_pairs = os.getloadavg()[0], [], []
+    options = setup.options(scheme)
+    tensors = setup.inputs()
+    load = os.getloadavg()[0]
+    pairs, cpu_pairs = [], []  # seconds of one process and of the mesh
     for number in range(setup.repetitions + 1):
         if number % 2:
             alone, alone_s, alone_cpu_s = one_process(tensors)
@@ -151,17 +172,18 @@ def measure(setup: Setup, scheme: str, *, say: Callable[[str], None] = print) ->
             pairs.append((alone_s, result.wall_s))
             cpu_pairs.append((alone_cpu_s, mesh_cpu_s))
             say(f"{scheme}, pair {number}: one process {alone_s:.3f} s, mesh {result.wall_s:.3f} s")
-    rows, truth = exact(tensors)
-    errors = {"one_process": error(alone[:, :, rows], truth), "mesh": error(result.tensors["out"][:, :, rows], truth)}
-    ratios = [mesh_s / alone_s for alone_s, mesh_s in pairs]
+    rows, expected = exact(tensors)
+    answers = {"one_process": alone, "mesh": result.tensors["out"]}
+    errors = {name: error(answer[:, :, rows], expected) for name, answer in answers.items()}
+    ratio = Ratio.of((mesh, one) for one, mesh in pairs)
     return Simulated(
         scheme=scheme,
         setup=setup,
-        seconds=_medians(pairs),
-        ratio=statistics.median(ratios),
-        ratio_range=[min(ratios), max(ratios)],
-        cpu_seconds=_medians(cpu_pairs),
-        cpu_ratio=statistics.median(mesh / alone for alone, mesh in cpu_pairs),
+        seconds=dict(zip(answers, medians(pairs), strict=True)),
+        ratio=ratio.ratio,
+        ratio_range=ratio.range,
+        cpu_seconds=dict(zip(answers, medians(cpu_pairs), strict=True)),
+        cpu_ratio=Ratio.of((mesh, one) for one, mesh in cpu_pairs).ratio,
         rel_rmse=errors,
         right=errors["mesh"] <= WORST * errors["one_process"],
         hazards=len(result.hazards),
@@ -170,12 +192,13 @@ def measure(setup: Setup, scheme: str, *, say: Callable[[str], None] = print) ->
     )
 
 
-def _medians(pairs: list[tuple[float, float]]) -> dict[str, float]:
-    return dict(zip(("one_process", "mesh"), map(statistics.median, zip(*pairs, strict=True)), strict=True))
+def medians(rounds: Iterable[Sequence[float]]) -> list[float]:
+    """Return the median of each column."""
+    return [statistics.median(column) for column in zip(*rounds, strict=True)]
 
 
 def cpu_s() -> float:
-    """Seconds of CPU that the ranks have used so far."""
+    """Return the seconds of CPU that the ranks have used so far."""
     import psutil
 
     ranks = psutil.Process(ForkServer.get()._process.pid).children()
@@ -187,33 +210,43 @@ def machine() -> Machine:
     """Describe this machine."""
     import psutil
 
-    memory, day = psutil.virtual_memory().total, datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    known = (platform.machine(), psutil.cpu_count(), torch.get_num_threads(), round(memory / 2**30))
-    return Machine(*known, platform.python_version(), torch.__version__, day)
+    memory_gib = round(psutil.virtual_memory().total / 2**30)
+    processor = (platform.machine(), psutil.cpu_count(), torch.get_num_threads())
+    return Machine(*processor, memory_gib, platform.python_version(), torch.__version__, today())
+
+
+def today() -> str:
+    """Return the day in UTC, as records have it."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d")
+
+
+def elapsed_s(result: Result) -> float:
+    """Return the seconds from the first rank that ``began`` to the last that ``ended``, as values of a run say it."""
+    return max(value["ended"] for value in result.values) - min(value["began"] for value in result.values)
 
 
 def text(record: Simulated) -> str:
-    """A record in a line for people."""
+    """Return a record in a line for people."""
     low, high = record.ratio_range
-    of, error, alone = record.setup, record.rel_rmse["mesh"], record.rel_rmse["one_process"]
+    setup = record.setup
     return (
-        f"{record.scheme:8} {of.ranks} ranks, {of.rows} x {of.heads} x {of.head_dim} "
-        f"{of.dtype}, {of.math} math: {record.seconds['mesh']:.3f} s, {record.ratio:.2f} times one "
-        f"process ({low:.2f} to {high:.2f}), {record.cpu_ratio:.2f} times its CPU seconds; error {error:.1e}, "
-        f"of one process {alone:.1e}"
-        f"{'' if record.right else ': WRONG'}"
+        f"{record.scheme:8} {setup.ranks} ranks, {setup.rows} x {setup.heads} x {setup.head_dim} {setup.dtype}, "
+        f"{setup.math} math: {record.seconds['mesh']:.3f} s, {record.ratio:.2f} times one process ({low:.2f} to "
+        f"{high:.2f}), {record.cpu_ratio:.2f} times its CPU seconds; error {record.rel_rmse['mesh']:.1e}, of one "
+        f"process {record.rel_rmse['one_process']:.1e}{'' if record.right else ': WRONG'}"
     )
 
 
 def one_process(tensors: dict[str, Tensor]) -> tuple[Tensor, float, float]:
-    """Torch's attention on whole tensors, its wall and its CPU seconds; the ranks wait for their next job meanwhile."""
-    started, cpu = time.monotonic(), time.process_time()
+    """Run torch's attention on whole tensors while the ranks wait; return its answer, its wall and CPU seconds."""
+    started = time.monotonic()
+    cpu = time.process_time()
     out = F.scaled_dot_product_attention(tensors["q"], tensors["k"], tensors["v"])
     return out, time.monotonic() - started, time.process_time() - cpu
 
 
 def exact(tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Numbers of some rows, and the answer to them in float64, (1, heads, rows, head_dim)."""
+    """Return the numbers of some rows, and the answer to them in float64, (1, heads, rows, head_dim)."""
     q, k, v = (tensors[name] for name in "qkv")
     rows = torch.linspace(0, q.shape[2] - 1, min(_JUDGED_ROWS, q.shape[2])).long()
     heads = [
@@ -223,6 +256,6 @@ def exact(tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     return rows, torch.cat(heads, 1)
 
 
-def error(got: Tensor, truth: Tensor) -> float:
-    """RMSE in units of the standard deviation of what is true."""
-    return float((got.double() - truth).square().mean().sqrt() / truth.std())
+def error(answer: Tensor, expected: Tensor) -> float:
+    """Return the RMSE in units of the standard deviation of the exact answer."""
+    return float((answer.double() - expected).square().mean().sqrt() / expected.std())

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from benchmarks.accuracy import summary
 from refsim.files.keys import Document
 from refsim.timing.cost import device_ops
 from refsim.timing.cost.device_ops import Unpriced
@@ -79,25 +80,9 @@ def classes(found: Comparison) -> pd.DataFrame:
     ``worst``, ``by_time``, ``vendor_mape`` (of the profiler's PM IDEAL), ``share`` of the measured time.
     """
     priced = found.shapes.dropna(subset="predicted_ns")
-    rows = {kind: _summary(part) for kind, part in priced.groupby("kind", sort=True)}
-    if len(priced):
-        rows["all"] = _summary(priced)
+    parts = [*priced.groupby("kind", sort=True), *([("all", priced)] if len(priced) else [])]
+    rows = {kind: summary(part) | {"share": part["share"].sum()} for kind, part in parts}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("class").reset_index()
-
-
-def _summary(part: pd.DataFrame) -> dict[str, float]:
-    size = part["error"].abs()
-    vendor = part[part["ideal_ns"] > 0]
-    return {
-        "shapes": len(part),
-        "bias": part["error"].median(),
-        "mape": size.mean(),
-        "median": size.median(),
-        "worst": size.max(),
-        "by_time": (size * part["total_ns"]).sum() / part["total_ns"].sum(),
-        "vendor_mape": (vendor["ideal_ns"] / vendor["ns"] - 1).abs().mean(),
-        "share": part["share"].sum(),
-    }
 
 
 def devices(found: Comparison) -> pd.DataFrame:
