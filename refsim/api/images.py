@@ -20,6 +20,7 @@ from refsim.base.errors import UserError
 from refsim.base.finite import check_tensors
 from refsim.base.mesh import get_mesh
 from refsim.base.options import RunOptions, as_options
+from refsim.base.padded import Padded
 from refsim.files import output
 from refsim.files.checkpoint import Checkpoint
 from refsim.files.lora import by_part
@@ -48,6 +49,7 @@ class Ran:
         replicas_equal: every rank ended with these frames.
         hazards: uses of device buffers that nothing kept apart.
         transport: what moved tensors between refsim's ranks, ``gloo`` or ``shared``.
+        padded: what refsim's ranks padded.
     """
 
     tensors: dict[str, Tensor]
@@ -57,6 +59,7 @@ class Ran:
     hazards: tuple[str, ...] = ()
     bytes_by_collective: dict[str, int] = field(default_factory=dict)
     transport: str | None = None
+    padded: list[Padded] = field(default_factory=list)
 
 
 Progress = Callable[[int, int], None]
@@ -75,6 +78,7 @@ class Generated:
         seconds: per stage, as rank 0 saw it.
         replicas_equal: every rank ended with these frames.
         transport: what moved tensors between refsim's ranks; None from another backend.
+        padded: what refsim's ranks padded, in all models of the pipeline.
         notes: what else a backend reported.
         check: against another run, None unless asked for.
     """
@@ -91,6 +95,7 @@ class Generated:
     check: Check | None = None
     decoder_input: Tensor | None = None
     transport: str | None = None
+    padded: list[Padded] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -196,6 +201,7 @@ def run_on_ranks(arguments: dict[str, Any], options: RunOptions, progress: Progr
         hazards=tuple(str(hazard) for hazard in result.hazards),
         bytes_by_collective=result.bytes_by_collective,
         transport=result.transport,
+        padded=result.padded,
     )
 
 
@@ -283,6 +289,7 @@ def _generated(result: Ran, fps: int) -> Generated:
         notes={name: value for name, value in result.report.items() if name != "seconds"},
         decoder_input=result.tensors.get("decoder_input"),
         transport=result.transport,
+        padded=result.padded,
     )
 
 

@@ -9,6 +9,8 @@ A shard of one (factor 1) is not padded: TTNN pads tiles inside a tensor by itse
 
 from __future__ import annotations
 
+from refsim.base.padded import note
+
 TILE = 32
 
 
@@ -17,12 +19,21 @@ def round_up(size: int, multiple: int) -> int:
 
 
 def padded_heads(heads: int, factor: int) -> int:
-    return round_up(heads, factor)
+    return note("heads", heads, round_up(heads, factor), "tp", factor)
+
+
+def exchanged_heads(heads: int, factor: int) -> int:
+    """Return the same for heads of one tp member that Ulysses cuts once more."""
+    return note("exchanged heads", heads, round_up(heads, factor), "ulysses", factor)
 
 
 def padded_features(features: int, factor: int) -> int:
-    return features if factor == 1 else round_up(features, TILE * factor)
+    return features if factor == 1 else note("features", features, round_up(features, TILE * factor), "tp", factor)
 
 
 def padded_tokens(tokens: int, factor: int) -> int:
-    return tokens if factor == 1 else round_up(tokens, TILE * factor)
+    return tokens if factor == 1 else note("tokens", tokens, round_up(tokens, TILE * factor), "sp", factor)
+
+
+def padded_prompt(tokens: int, factor: int) -> int:
+    return tokens if factor == 1 else note("prompt tokens", tokens, round_up(tokens, TILE * factor), "sp", factor)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.ccl import all_gather
-from refsim.parallel.padding import padded_tokens
+from refsim.parallel.padding import padded_prompt, padded_tokens
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, shards
 
@@ -36,6 +36,10 @@ class TokenShards:
     @classmethod
     def of(cls, logical_n: int, factor: int) -> TokenShards:
         return cls(logical_n, factor, padded_tokens(logical_n, factor) // factor)
+
+    @classmethod
+    def of_prompt(cls, logical_l: int, factor: int) -> TokenShards:
+        return cls(logical_l, factor, padded_prompt(logical_l, factor) // factor)
 
     def tokens(self, shard: int) -> Range:
         """Return the global range of the real tokens in a shard; empty (a == b) for a shard of padding only."""

@@ -28,7 +28,7 @@ from torch import Tensor
 from refsim.base.errors import UserError
 from refsim.ccl import all_gather, all_to_all
 from refsim.parallel.kv_ring import KeyRanges
-from refsim.parallel.padding import padded_heads
+from refsim.parallel.padding import exchanged_heads
 from refsim.parallel.ring import QKV, Answers
 from refsim.parallel.sequence import Range
 from refsim.runtime.device import Device
@@ -60,7 +60,7 @@ class Exchange:
 
     def __init__(self, device: Device, heads: int) -> None:
         self.device, self.group, self.heads = device, device.groups["ulysses"], heads
-        if padded_heads(heads, self.group.size) != heads and not device.options.pad_heads:
+        if exchanged_heads(heads, self.group.size) != heads and not device.options.pad_heads:
             raise UserError(cannot_split_heads(heads, self.group.size))
 
     def to_heads(self, qkv: QKV) -> QKV:
@@ -122,7 +122,7 @@ class Exchange:
 
     def pad(self, x: Tensor) -> Tensor:
         """Add heads of zeros behind the real ones, so that every member gets as many."""
-        extra = padded_heads(self.heads, self.group.size) - self.heads
+        extra = exchanged_heads(self.heads, self.group.size) - self.heads
         return F.pad(x, (0, 0, 0, 0, 0, extra)) if extra else x
 
     def drop_padding(self, x: Tensor) -> Tensor:
@@ -135,5 +135,5 @@ def cannot_split_heads(heads: int, factor: int) -> str:
     works = ", ".join(str(d) for d in range(1, heads + 1) if heads % d == 0)
     return (
         f"ulysses {factor} cannot split {heads} heads evenly; use a factor that divides them ({works}) "
-        f"or let them be padded to {padded_heads(heads, factor)} (--pad-heads)."
+        f"or let them be padded to {exchanged_heads(heads, factor)} (--pad-heads)."
     )

@@ -33,7 +33,7 @@ def program(device: Device, *, inputs: str, logical_n: int) -> tuple[dict[str, A
     tokens = TokenShards(logical_n, sp.size, rows.local_n)
     joint = "joint_k" in file.names
     prompt_rows = file.shape("joint_k")[2] if joint else 0
-    prompt_tokens = TokenShards.of(prompt_rows, sp.size) if joint and split_prompt else None
+    prompt_tokens = TokenShards.of_prompt(prompt_rows, sp.size) if joint and split_prompt else None
 
     def dense(x: Tensor) -> Tensor:
         return x.to(device.options.storage).contiguous()

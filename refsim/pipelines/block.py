@@ -36,7 +36,7 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
     streams = {name: given[name].to(storage) for name in ("spatial", "prompt", "time")}
     tp, sp = device.groups["tp"], device.groups["sp"]
     tokens = TokenShards.of(streams["spatial"].shape[1], sp.size)
-    prompt_tokens = TokenShards.of(streams["prompt"].shape[1], sp.size)
+    prompt_tokens = TokenShards.of_prompt(streams["prompt"].shape[1], sp.size)
     split = device.options.splits_prompt
     start, stop = shard_range(padded_features(config.features, tp.size), tp)
 

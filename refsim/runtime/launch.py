@@ -23,6 +23,7 @@ from refsim.base.finite import NotFinite
 from refsim.base.jobs import Job
 from refsim.base.mesh import MeshSpec
 from refsim.base.options import RunOptions
+from refsim.base.padded import Padded
 from refsim.base.torchrun import is_main as is_main
 from refsim.base.torchrun import under_torchrun as under_torchrun
 
@@ -43,6 +44,7 @@ class Result:
         bytes_per_rank: the same for each rank.
         collectives: those rank 0 took part in, in order: name, mesh axis, bytes it brought, group.
         hazards: uses of device buffers that nothing keeps apart; empty in a correct program.
+        padded: what rank 0 padded.
         not_finite: per rank, the first activation that held NaN or infinity; padding may.
         trace: events of all ranks, empty unless asked for.
         transport: what moved the tensors between ranks: ``gloo`` or ``shared``.
@@ -55,6 +57,7 @@ class Result:
     bytes_per_rank: list[dict[str, int]]
     collectives: list[dict[str, Any]] = field(default_factory=list)
     hazards: list[Hazard] = field(default_factory=list)
+    padded: list[Padded] = field(default_factory=list)
     not_finite: list[NotFinite | None] = field(default_factory=list)
     trace: list[dict[str, Any]] = field(default_factory=list)
     wall_s: float = 0.0
@@ -169,6 +172,7 @@ def execute(
         bytes_by_collective=header["bytes"],
         bytes_per_rank=header["bytes_per_rank"],
         collectives=header["collectives"],
+        padded=[Padded(**found) for found in header["padded"]],
         not_finite=[found and NotFinite.from_json(found) for found in header["not_finite"]],
         hazards=[Hazard(**hazard) for hazard in header["hazards"]],
         trace=header["trace"],

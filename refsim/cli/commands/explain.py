@@ -97,6 +97,8 @@ def _print_model(found: Layout, console: Console) -> None:
         f"{found.model}, latent {'x'.join(map(str, found.latent))}, {found.dtype}: weights "
         f"{share['weights_bytes'] / 1e9:.2f} GB, buffers {share['buffer_bytes'] / 1e6:.1f} MB a device"
     )
+    for padded in found.padded:
+        console.print(f"pads {padded}")
     for buffer in found.buffers:
         slots = f"{buffer['slots']} x " if buffer["slots"] > 1 else ""
         console.print(f"buffer {buffer['name']}: {slots}{buffer['bytes'] / 1e6:.2f} MB")

@@ -10,6 +10,7 @@ from typing import Any
 
 from refsim.base.mesh import Topology
 from refsim.base.options import RunOptions
+from refsim.base.padded import Padded
 from refsim.files.keys import Document, Sometimes
 from refsim.models.spec import Published
 from refsim.parallel.kv_ring import Stream, streams
@@ -46,6 +47,7 @@ class Layout(Document):
     Attributes:
         groups: Name, mesh axis, topology, links, and the ranks in the order of shards.
         ring: Whose keys each member attends to at each step, and which ranks send them.
+        padded: What is padded, with what it adds.
         collectives: Of rank 0 in one forward: ``bytes`` it brings, ``steps`` of one, ``bytes_per_step`` it sends in one
             direction.
     """
@@ -63,6 +65,7 @@ class Layout(Document):
     per_device: Sometimes[dict[str, int]] = None
     buffers: Sometimes[list[dict[str, Any]]] = None
     collectives: Sometimes[list[dict[str, Any]]] = None
+    padded: Sometimes[list[Padded]] = None
 
 
 def layout(options: RunOptions, model: Published | None = None, size: tuple[int, ...] | None = None) -> Layout:
@@ -141,6 +144,7 @@ def _add_model(found: Layout, options: RunOptions, model: Published, size: tuple
     found.model, found.latent, found.dtype = model.name, size, options.dtype
     found.per_device = shapes | {"weights_bytes": reading.weights_bytes, "buffer_bytes": reading.buffer_bytes}
     found.buffers, found.collectives = _buffers(options, reading.ops), _collectives(reading.ops)
+    found.padded = reading.padded
 
 
 def _buffers(options: RunOptions, ops: list[Any]) -> list[dict[str, Any]]:

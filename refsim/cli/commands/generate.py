@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,10 @@ from refsim.cli import options as opt
 from refsim.cli.answer import exit_code, say
 from refsim.files import output
 from refsim.files.keys import Document, Key, Measured
+
+if TYPE_CHECKING:
+    from refsim.api.text import TextResult
+    from refsim.base.options import RunOptions
 
 
 @dataclass
@@ -42,25 +47,32 @@ class Text(Document):
     wall_s: float
 
 
+Target = Annotated[Path, typer.Argument(help="transformers folder of a Qwen3 mixture of experts.")]
+Factors = Annotated[str, opt.scheme(help="tp of all devices, such as tp4.")]
+Draft = Annotated[Path | None, opt.weights(help="Folder of its DFlash drafter; none: the target alone.")]
+Cache = Annotated[
+    str, typer.Option(help="What the drafter's cache keeps: context, noise or none; paged: pages for the target's.")
+]
+CheckAgainst = Annotated[
+    str | None, opt.check(help="transformers: judge the text by its own generate, which gives it once more.")
+]
+
+
 def generate(
     context: typer.Context,
-    target_dir: Annotated[Path, typer.Argument(help="transformers folder of a Qwen3 mixture of experts.")],
+    target_dir: Target,
     prompt: Annotated[str, opt.weights(help="The text to go on from.")],
     mesh: opt.Mesh = "n150",
-    parallel: Annotated[str, opt.scheme(help="tp of all devices, such as tp4.")] = "sp1",
+    parallel: Factors = "sp1",
     dtype: opt.Dtype = "fp32",
-    draft: Annotated[Path | None, opt.weights(help="Folder of its DFlash drafter; none: the target alone.")] = None,
+    draft: Draft = None,
     variant: opt.Variant = None,
     chat: Annotated[bool, opt.weights("--chat", help="Put the prompt in the folder's chat template.")] = False,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens to give.")] = 128,
-    cache: Annotated[
-        str, typer.Option(help="What the drafter's cache keeps: context, noise or none; paged: pages for the target's.")
-    ] = "context",
+    cache: Cache = "context",
     timeout_s: opt.Timeout = 300.0,
     check: Annotated[bool, opt.check("--check", help="Decode with the target alone too, and compare.")] = False,
-    check_against: Annotated[
-        str | None, opt.check(help="transformers: judge the text by its own generate, which gives it once more.")
-    ] = None,
+    check_against: CheckAgainst = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Generate text with a decoder on a mesh, greedily, speculatively with a drafter; every device is a process."""
@@ -71,11 +83,7 @@ def generate(
     target = look_at(target_dir, variant, "causal_lm")
     drafter = None if draft is None else look_at(draft, variant, "drafter", part=True)
     options = opt.run_options(context)
-    against = None
-    if check_against is not None:
-        from parity.user.user_checkpoint import library_layout
-
-        against = library_layout(check_against, options, mesh, parallel, decoding=True)
+    against = opt.library_layout(context, options, decoding=True)
     launch.warm_up()
     from refsim.api.text import TextRequest, Tokenizer, generate_text
 
@@ -88,23 +96,44 @@ def generate(
         found = generate_text(target, [ids], request, options=options, check=check, progress=progress)
     if found is None:
         return
-    (text,) = found.texts
     judged = None
     if against is not None:
         from parity.user.user_text import judge_text
 
-        judged = judge_text(target_dir, ids, text, request, against, options)
-    summary = Text(
+        judged = judge_text(target_dir, ids, found.texts[0], request, against, options)
+    summary = _summary(context, options, found, ids, tokenizer.text, judged)
+    if as_json:
+        typer.echo(output.document(summary))
+    else:
+        _print(summary, draft)
+        if judged is not None:
+            say(judged.text(tokenizer.text))
+    passed = found.replicas_equal and found.same_as_target is not False and (judged is None or judged.passed)
+    raise typer.Exit(exit_code(found.hazards, passed=passed))
+
+
+def _summary(
+    context: typer.Context,
+    options: RunOptions,
+    found: TextResult,
+    ids: list[int],
+    as_text: Callable[[list[int]], str],
+    judged: Any,
+) -> Text:
+    """Return the result of one prompt, of tokens ``ids``; ``judged`` is what a library made of it, or None."""
+    (text,) = found.texts
+    drafted = context.params["draft"] is not None
+    return Text(
         mesh=options.mesh.name,
-        parallel=parallel,
+        parallel=context.params["parallel"],
         dtype=options.dtype,
-        cache=cache if draft else None,
+        cache=context.params["cache"] if drafted else None,
         block=found.block,
         prompt_tokens=len(ids),
         tokens=text.tokens,
-        text=tokenizer.text(text.tokens),
+        text=as_text(text.tokens),
         steps=text.steps,
-        mean_accepted=round(found.mean_accepted, 3) if draft else None,
+        mean_accepted=round(found.mean_accepted, 3) if drafted else None,
         smallest_margin=found.margin,
         same_as_target=found.same_as_target,
         check_against=judged,
@@ -114,14 +143,6 @@ def generate(
         seconds=found.seconds,
         wall_s=round(found.wall_s, 3),
     )
-    if as_json:
-        typer.echo(output.document(summary))
-    else:
-        _print(summary, draft)
-        if judged is not None:
-            say(judged.text(tokenizer.text))
-    passed = found.replicas_equal and found.same_as_target is not False and (judged is None or judged.passed)
-    raise typer.Exit(exit_code(found.hazards, passed=passed))
 
 
 def _print(summary: Text, draft: Path | None) -> None:

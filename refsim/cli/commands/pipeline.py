@@ -22,6 +22,7 @@ from refsim.api.images import (
     write_pictures,
 )
 from refsim.base.options import RunOptions
+from refsim.base.padded import Padded
 from refsim.cli.answer import exit_code
 from refsim.cli.progress import StepProgress
 from refsim.files import output
@@ -47,6 +48,7 @@ class Pictures(Document):
 
     Attributes:
         seconds: By stage, and ``total``.
+        padded: What refsim's ranks pad, in all models of the pipeline, with what it adds.
     """
 
     prompt: str
@@ -62,6 +64,7 @@ class Pictures(Document):
     replicas_equal: bool
     hazards: list[str]
     bytes_by_collective: dict[str, int]
+    padded: list[Padded]
     notes: Beside[dict[str, Any]]
     check: Check | None
     check_against: Annotated[Any, Key(form="parity.user.user_checkpoint:CheckAgainst | None")]
@@ -121,6 +124,7 @@ def _once(pipeline: FoundPipeline, request: PipelineRequest, options: RunOptions
         replicas_equal=found.replicas_equal,
         hazards=found.hazards,
         bytes_by_collective=found.bytes_by_collective,
+        padded=found.padded,
         notes=found.notes,
         check=judged,
         check_against=by_library,
@@ -155,6 +159,7 @@ def _text(summary: Pictures, found: Generated) -> str:
     stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in summary.seconds.items())
     same = "" if summary.backend != "cpu" else "all ranks agree; " if found.replicas_equal else "RANKS DISAGREE; "
     lines = [f"{summary.pictures} picture(s) of {height}x{width} -> {summary.files[0]}  ({same}{stages})"]
+    lines += [f"pads {padded}" for padded in found.padded]
     lines += [f"{name}: {note}" for name, note in found.notes.items() if isinstance(note, str | int)]
     if "dram_left" in found.notes:
         sizes = {f"with {name}": sizes[1] for name, sizes in found.notes["dram_of_experts"].items()}

@@ -14,6 +14,7 @@ from refsim.cli import options as opt
 from refsim.files import output, tables
 
 if TYPE_CHECKING:
+    from refsim.base.padded import Padded
     from refsim.timing.predict.plan import Candidate
 
 
@@ -89,6 +90,14 @@ def _print_runs(runs: list[Candidate], top: int) -> None:
         if len(c.seconds) > 1:
             others = [f"{w} +{s / e.seconds - 1:.0%}" for w, s in sorted(c.seconds.items()) if w != c.wiring]
             typer.echo(f"     {'':36} {', '.join(others)}")
+    padded: dict[Padded, list[str]] = {}
+    for c in runs:
+        for each in c.padded if c.rank <= top else ():
+            padded.setdefault(each, []).append(c.text)
+    if padded:
+        typer.echo("\nPadded, which seconds and GB above have in them:")
+    for each, texts in padded.items():
+        typer.echo(f"  {each}: {', '.join(dict.fromkeys(texts))}")
     alike = [c for c in runs if c.best and not c.apart and 1 < c.rank <= top]
     if alike:
         ranks = ", ".join(str(c.rank) for c in alike)

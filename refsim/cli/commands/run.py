@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refsim.base.errors import UserError
+from refsim.base.padded import Padded
 from refsim.cli import options as opt
 from refsim.cli.answer import exit_code
 from refsim.files import output
@@ -20,63 +21,79 @@ from refsim.files.keys import Document, Key
 if TYPE_CHECKING:
     from refsim.base.options import RunOptions
     from refsim.files.folder import Found
-    from refsim.pipelines.request import PipelineRequest
 
 _OF_A_PIPELINE = ("negative_prompt", "steps", "guidance_2", "height", "width", "frames", "max_text", "seed", "check")
 """Options that mean nothing to a single model."""
 pipeline = partial(typer.Option, rich_help_panel="Pipelines")
 
 
+Folder = Annotated[
+    Path, typer.Argument(help="Folder saved by diffusers: one model, or a whole pipeline; or one file of SD3.5.")
+]
+Out = Annotated[Path, opt.output(help="Model: safetensors for `sample` (and `guided`). Pipeline: a folder.")]
+PromptLayout = Annotated[str, opt.scheme(help="Prompt tokens over sp: replicated or split.")]
+PadHeads = Annotated[bool, opt.scheme(help="Pad heads that do not split evenly, or refuse them.")]
+VaeParallel = Annotated[
+    str, opt.scheme(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")
+]
+Storage = Annotated[
+    str | None, opt.precision(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn backends")
+]
+Math = Annotated[
+    str,
+    opt.precision(
+        help="Blocks of attention on cpu: storage (torch's kernel in its dtype), reference (one precision above) "
+        "or gemm (matrix products in its dtype, softmax in fp32: rounds more, in bf16 faster on some processors)."
+    ),
+]
+QChunkSize = Annotated[
+    int | None,
+    opt.precision(help="Query rows per attention chunk on cpu.", show_default="2048; reference math: 256"),
+]
+KChunkSize = Annotated[
+    int | None, opt.precision(help="Key rows per attention chunk on cpu.", show_default="2048; reference math: 512")
+]
+Inputs = Annotated[Path | None, opt.weights(help="Model: safetensors with the diffusers forward arguments.")]
+Lora = Annotated[
+    list[str] | None,
+    opt.weights(help="LoRA to merge: FILE[:SCALE], of a second expert transformer_2=FILE[:SCALE]; may be repeated."),
+]
+Guidance = Annotated[
+    float | None, opt.weights(help="Model: also write guided = uncond + S (cond - uncond). Pipeline: the scale.")
+]
+Backend = Annotated[str, typer.Option(help="What computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")]
+Transport = Annotated[
+    str, typer.Option(help="Between ranks on cpu: gloo (sockets), shared (each other's memory) or auto.")
+]
+CheckAgainst = Annotated[
+    str | None, opt.check(help="diffusers: judge the answer by the library's own class, which runs it once more.")
+]
+
+
 def run(
     context: typer.Context,
-    checkpoint_dir: Annotated[
-        Path, typer.Argument(help="Folder saved by diffusers: one model, or a whole pipeline; or one file of SD3.5.")
-    ],
+    checkpoint_dir: Folder,
     mesh: opt.Mesh,
-    out: Annotated[Path, opt.output(help="Model: safetensors for `sample` (and `guided`). Pipeline: a folder.")],
+    out: Out,
     parallel: opt.Parallel = "sp1",
     attention: opt.Attention = "ring",
     ring: opt.Ring = None,
     ulysses: opt.Ulysses = None,
     ring_order: opt.RingOrder = "step",
-    prompt_layout: Annotated[str, opt.scheme(help="Prompt tokens over sp: replicated or split.")] = "replicated",
-    pad_heads: Annotated[bool, opt.scheme(help="Pad heads that do not split evenly, or refuse them.")] = True,
-    vae_parallel: Annotated[
-        str, opt.scheme(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")
-    ] = "spatial",
-    dtype: Annotated[
-        str | None, opt.precision(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn backends")
-    ] = None,
+    prompt_layout: PromptLayout = "replicated",
+    pad_heads: PadHeads = True,
+    vae_parallel: VaeParallel = "spatial",
+    dtype: Storage = None,
     weights_dtype: opt.WeightsDtype = "bf16",
-    math: Annotated[
-        str,
-        opt.precision(
-            help="Blocks of attention on cpu: storage (torch's kernel in its dtype), reference (one precision above) "
-            "or gemm (matrix products in its dtype, softmax in fp32: rounds more, in bf16 faster on some processors)."
-        ),
-    ] = "storage",
-    q_chunk_size: Annotated[
-        int | None,
-        opt.precision(help="Query rows per attention chunk on cpu.", show_default="2048; reference math: 256"),
-    ] = None,
-    k_chunk_size: Annotated[
-        int | None, opt.precision(help="Key rows per attention chunk on cpu.", show_default="2048; reference math: 512")
-    ] = None,
-    inputs: Annotated[Path | None, opt.weights(help="Model: safetensors with the diffusers forward arguments.")] = None,
+    math: Math = "storage",
+    q_chunk_size: QChunkSize = None,
+    k_chunk_size: KChunkSize = None,
+    inputs: Inputs = None,
     variant: opt.Variant = None,
-    lora: Annotated[
-        list[str] | None,
-        opt.weights(
-            help="LoRA to merge: FILE[:SCALE], of a second expert transformer_2=FILE[:SCALE]; may be repeated."
-        ),
-    ] = None,
-    guidance: Annotated[
-        float | None, opt.weights(help="Model: also write guided = uncond + S (cond - uncond). Pipeline: the scale.")
-    ] = None,
-    backend: Annotated[str, typer.Option(help="What computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")] = "cpu",
-    transport: Annotated[
-        str, typer.Option(help="Between ranks on cpu: gloo (sockets), shared (each other's memory) or auto.")
-    ] = "auto",
+    lora: Lora = None,
+    guidance: Guidance = None,
+    backend: Backend = "cpu",
+    transport: Transport = "auto",
     timeout_s: opt.Timeout = 300.0,
     prompt: Annotated[str | None, pipeline(help="What to show.")] = None,
     negative_prompt: Annotated[str, pipeline(help="What not to show.")] = "",
@@ -89,37 +106,17 @@ def run(
     seed: Annotated[int, pipeline(help="Of the noise it starts from.")] = 0,
     interactive: Annotated[bool, pipeline("--interactive", help="Ask for prompts until q.")] = False,
     check: Annotated[bool, opt.check("--check", help="Pipeline: compare every step with one process.")] = False,
-    check_against: Annotated[
-        str | None, opt.check(help="diffusers: judge the answer by the library's own class, which runs it once more.")
-    ] = None,
+    check_against: CheckAgainst = None,
     trace: opt.Trace = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Run one forward of a model on real inputs, or a pipeline from prompt to pictures; every device is a process."""
-    from refsim.pipelines.request import PipelineRequest
-
     found, whole = _look_at(checkpoint_dir, variant)
     options = opt.run_options(context, trace=trace is not None)
-    against = None
-    if check_against is not None:
-        from parity.user.user_checkpoint import library_layout
-
-        against = library_layout(
-            check_against, options, mesh, parallel, attention=attention, ring=ring, ulysses=ulysses
-        )
+    against = opt.library_layout(context, options)
     if whole:
-        if inputs is not None or trace is not None:
-            raise UserError("a pipeline takes --prompt and writes pictures; leave out --inputs and --trace.")
-        if prompt is None and not interactive:
-            raise UserError(f"'{checkpoint_dir}' is a pipeline; give --prompt TEXT or --interactive.")
-        request = PipelineRequest(**{"prompt": ""} | opt.values_for(PipelineRequest, context))
-        wanted = {"out": out, "interactive": interactive, "check": check, "against": against, "as_json": as_json}
-        _run_pipeline(found, request, options, wanted)
+        _run_pipeline(context, found, options, against)
         return
-    if prompt is not None or interactive:
-        raise UserError(
-            f"'{checkpoint_dir}' is one model and no pipeline (no model_index.json); give --inputs instead."
-        )
     _refuse_options_of_a_pipeline(context, checkpoint_dir)
     if inputs is None:
         raise UserError(f"'{checkpoint_dir}' is one model; give --inputs FILE with the arguments of its forward.")
@@ -152,6 +149,8 @@ def _look_at(folder: Path, variant: str | None) -> tuple[Any, bool]:
 
 def _refuse_options_of_a_pipeline(context: typer.Context, model: Path) -> None:
     """Raise ``UserError`` for an option that was given and that a single model has no use for."""
+    if context.params["prompt"] is not None or context.params["interactive"]:
+        raise UserError(f"'{model}' is one model and no pipeline (no model_index.json); give --inputs instead.")
     for name in _OF_A_PIPELINE:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -175,10 +174,17 @@ def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None, 
             )
 
 
-def _run_pipeline(found: Any, request: PipelineRequest, options: RunOptions, wanted: dict[str, Any]) -> None:
-    """Run a pipeline; ``wanted`` are the fields of :class:`refsim.cli.commands.pipeline.Wanted`."""
+def _run_pipeline(context: typer.Context, found: Any, options: RunOptions, against: Any) -> None:
+    """Run a pipeline as the command line asks for it; ``against`` is what library judges it, or None."""
+    from refsim.pipelines.request import PipelineRequest
     from refsim.runtime import launch
 
+    given = context.params
+    if given["inputs"] is not None or given["trace"] is not None:
+        raise UserError("a pipeline takes --prompt and writes pictures; leave out --inputs and --trace.")
+    if given["prompt"] is None and not given["interactive"]:
+        raise UserError(f"'{given['checkpoint_dir']}' is a pipeline; give --prompt TEXT or --interactive.")
+    request = PipelineRequest(**{"prompt": ""} | opt.values_for(PipelineRequest, context))
     if options.backend == "cpu":
         launch.warm_up()
     else:
@@ -187,7 +193,7 @@ def _run_pipeline(found: Any, request: PipelineRequest, options: RunOptions, wan
         check_options(options)
     from refsim.cli.commands.pipeline import Wanted, run_pipeline
 
-    code = run_pipeline(found, request, options, Wanted(**wanted))
+    code = run_pipeline(found, request, options, Wanted(**opt.values_for(Wanted, context), against=against))
     if code:
         raise typer.Exit(code)
 
@@ -216,12 +222,17 @@ class _Summary(Document):
 
 @dataclasses.dataclass
 class Forward(_Summary):
-    """One model on refsim's ranks."""
+    """One model on refsim's ranks.
+
+    Attributes:
+        padded: What is padded, with what it adds.
+    """
 
     ranks: int
     replicas_equal: bool
     hazards: list[str]
     bytes_by_collective: dict[str, int]
+    padded: list[Padded]
     wall_s: float
     check_against: Annotated[Any, Key(form="parity.user.user_checkpoint:CheckAgainst | None")]
 
@@ -290,6 +301,7 @@ def _run_model(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
         replicas_equal=len(set(result.value["digests"])) == 1,
         hazards=[str(hazard) for hazard in result.hazards],
         bytes_by_collective=result.bytes_by_collective,
+        padded=result.padded,
         wall_s=round(result.wall_s, 3),
         check_against=judged,
     )
@@ -301,6 +313,8 @@ def _run_model(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
         same = "all ranks agree" if summary.replicas_equal else "RANKS DISAGREE"
         ranks = f"{options.mesh.num_devices} ranks, {same}, {sent:.1f} MB sent, {result.wall_s:.2f} s"
         typer.echo(f"{shapes} -> {asked.out}  ({ranks})")
+        for padded in result.padded:
+            typer.echo(f"pads {padded}")
         if asked.trace is not None:
             typer.echo(f"trace of {len(result.trace)} events -> {asked.trace}")
         if judged is not None:

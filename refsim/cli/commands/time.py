@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
@@ -12,18 +13,38 @@ from refsim.base.errors import UserError
 from refsim.base.mesh import Topology
 from refsim.cli import options as opt
 from refsim.cli import renamed
-from refsim.cli.answer import say
+from refsim.cli.answer import answer, say
 from refsim.cli.commands import time_ttnn
 from refsim.files import output, tables
 
 if TYPE_CHECKING:
     from refsim.timing.predict.estimate import Estimate
-    from refsim.timing.read.reading import Reading
+    from refsim.timing.predict.memory import TtnnMemory
+    from refsim.timing.read.reading import Reading, Shape
     from refsim.timing.report.documents import Time
 
 WeightsDtype = Literal["bf16", "bfp8_b", "bfp4_b"]
 Fidelity = Literal["LoFi", "HiFi2", "HiFi3", "HiFi4"]
 Source = Literal["reference", "ttnn-mock"]
+
+
+Fsdp = Annotated[bool | None, opt.scheme(help="Weights cut over sp too.", show_default="where they do not fit")]
+OneTopology = Annotated[
+    str | None, opt.scheme(help="Linear: leave wrap-around links unused.", show_default="the mesh's")
+]
+Weights = Annotated[WeightsDtype, opt.precision(help="Matrices of linear layers; activations are bf16.")]
+OldWeights = Annotated[Literal["bf16", "bfp8", "bfp4"] | None, typer.Option("--weights", hidden=True)]
+MatrixFidelity = Annotated[Fidelity, opt.precision(help="Of linears and attention on the matrix engines.")]
+From = Annotated[
+    Source, typer.Option("--from", help="ttnn-mock: also price the model's own program in TTNN, as ttnn builds it.")
+]
+Layers = Annotated[bool, opt.output("--layers", help="Every op by layer: seconds, what bounds it, what would help.")]
+TtnnMemory = Annotated[
+    Path | None, opt.output(help="What `refsim memory --json` printed, to stand beside the account.")
+]
+Chakra = Annotated[
+    Path | None, opt.output(help="Write Chakra execution traces (MLCommons) into this folder, one a rank.")
+]
 
 
 def time(
@@ -34,40 +55,26 @@ def time(
     attention: opt.Attention = "ring",
     ring: opt.Ring = None,
     ulysses: opt.Ulysses = None,
-    fsdp: Annotated[
-        bool | None, opt.scheme(help="Weights cut over sp too.", show_default="where they do not fit")
-    ] = None,
-    topology: Annotated[
-        str | None, opt.scheme(help="Linear: leave wrap-around links unused.", show_default="the mesh's")
-    ] = None,
+    fsdp: Fsdp = None,
+    topology: OneTopology = None,
     links: opt.Links = None,
     size: opt.Size = None,
     height: opt.Height = None,
     width: opt.Width = None,
     frames: opt.Frames = None,
     steps: Annotated[int | None, opt.size(help="Denoising steps.", min=1, max=1000)] = None,
-    weights_dtype: Annotated[
-        WeightsDtype, opt.precision(help="Matrices of linear layers; activations are bf16.")
-    ] = "bf16",
-    fidelity: Annotated[Fidelity, opt.precision(help="Of linears and attention on the matrix engines.")] = "HiFi2",
+    weights_dtype: Weights = "bf16",
+    fidelity: MatrixFidelity = "HiFi2",
     calibration: opt.Calibration = None,
-    source: Annotated[
-        Source, typer.Option("--from", help="ttnn-mock: also price the model's own program in TTNN, as ttnn builds it.")
-    ] = "reference",
+    source: From = "reference",
     force: Annotated[bool, typer.Option("--force", help="Predict what does not fit the devices' memory, too.")] = False,
-    layers: Annotated[
-        bool, opt.output("--layers", help="Every op by layer: seconds, what bounds it, what would help.")
-    ] = False,
-    ttnn_memory: Annotated[
-        Path | None, opt.output(help="What `refsim memory --json` printed, to stand beside the account.")
-    ] = None,
+    layers: Layers = False,
+    ttnn_memory: TtnnMemory = None,
     trace: Annotated[Path | None, opt.output(help="Write a trace for ui.perfetto.dev here.")] = None,
-    chakra: Annotated[
-        Path | None, opt.output(help="Write Chakra execution traces (MLCommons) into this folder, one a rank.")
-    ] = None,
+    chakra: Chakra = None,
     csv: opt.Csv = None,
     as_json: opt.AsJson = False,
-    old_weights: Annotated[Literal["bf16", "bfp8", "bfp4"] | None, typer.Option("--weights", hidden=True)] = None,
+    old_weights: OldWeights = None,
 ) -> None:
     """Predict seconds and memory of the denoising loop on a mesh, and what bounds them."""
     from refsim.cli.progress import PATIENCE_S, Spinner
@@ -76,37 +83,12 @@ def time(
     if old_weights is not None:
         renamed.note("`refsim time --weights`", "`refsim time --weights-dtype`")
         weights = old_weights
-    _check_targets(trace, chakra)
-    tables.check_csv(csv)
-    if source == "ttnn-mock":
-        ignored = {"--topology": topology, "--links": links, "--calibration": calibration, "--fsdp": fsdp}
-        time_ttnn.check(model, ignored | {"--weights-dtype": weights != "bf16", "--fidelity": fidelity != "HiFi2"})
-    if topology not in (None, "Linear"):
-        raise UserError(f"--topology is Linear or left out (a Ring where the mesh has one), not '{topology}'.")
+    _check(context, weights)
     with Spinner(f"reading {model}", after_s=PATIENCE_S):
-        from refsim.models.figures import Execution
-        from refsim.models.registry import find, latent
-        from refsim.timing.cost.fitted import read_calibration
         from refsim.timing.predict import advice
-        from refsim.timing.predict.estimate import estimate
-        from refsim.timing.predict.memory import check_ttnn, read_ttnn
-        from refsim.timing.read.reading import read_published
         from refsim.timing.report.documents import CriticalPath, Time
 
-        options = opt.run_options(context, dtype="bf16", weights_dtype="bf16", trace=False)
-        config = options.parallel
-        name, published = find(model)
-        size, shape = latent(published, opt.size_of(size, height, width, frames))
-        allocated = read_ttnn(ttnn_memory) if ttnn_memory else None
-        if allocated:
-            check_ttnn(allocated, published.config, options.mesh, config)
-        if links is not None:
-            options = options.but(mesh=replace(options.mesh, links=tuple(min(n, links) for n in options.mesh.links)))
-        reading = read_published(published, shape, options, batch=config.cfg)
-        how = {"size": size, "calibration": read_calibration(calibration) if calibration else None}
-        wired = Topology.LINEAR if topology else None
-        execution = Execution(steps, fsdp, topology=wired, weights=weights, fidelity=fidelity)
-        found = estimate(name, options.mesh, config, reading=reading, execution=execution, **how)
+        found, reading, shape, allocated = _predict(context, weights)
         path = CriticalPath.of(found, reading) if force or found.memory.fits else None
     if path is None:
         _refuse(found, as_json)
@@ -120,10 +102,48 @@ def time(
     if layers:
         row.layers = advice.by_layer(found)
     tables.write_csv(row.layers or [row], csv)
-    if as_json:
-        typer.echo(output.document(row))
-    else:
-        _print_time(found, row)
+    answer(row, lambda _: "\n".join(_lines(found, row)), as_json=as_json)
+
+
+def _check(context: typer.Context, weights: str) -> None:
+    """Raise ``UserError`` for options that do not go together, before anything heavy is imported."""
+    given = context.params
+    _check_targets(given["trace"], given["chakra"])
+    tables.check_csv(given["csv"])
+    topology = given["topology"]
+    if given["source"] == "ttnn-mock":
+        ignored = {f"--{name}": given[name] for name in ("topology", "links", "calibration", "fsdp")}
+        ignored |= {"--weights-dtype": weights != "bf16", "--fidelity": given["fidelity"] != "HiFi2"}
+        time_ttnn.check(given["model"], ignored)
+    if topology not in (None, "Linear"):
+        raise UserError(f"--topology is Linear or left out (a Ring where the mesh has one), not '{topology}'.")
+
+
+def _predict(context: typer.Context, weights: str) -> tuple[Estimate, Reading, Shape, TtnnMemory | None]:
+    """Read the model at a latent shape and price it; beside it what ttnn's allocator said, where that is given."""
+    from refsim.models.figures import Execution
+    from refsim.models.registry import find, latent
+    from refsim.timing.cost.fitted import read_calibration
+    from refsim.timing.predict.estimate import estimate
+    from refsim.timing.predict.memory import check_ttnn, read_ttnn
+    from refsim.timing.read.reading import read_published
+
+    given = context.params
+    options = opt.run_options(context, dtype="bf16", weights_dtype="bf16", trace=False)
+    config, links = options.parallel, given["links"]
+    name, published = find(given["model"])
+    size, shape = latent(published, opt.size_of(*(given[one] for one in ("size", "height", "width", "frames"))))
+    allocated = read_ttnn(given["ttnn_memory"]) if given["ttnn_memory"] else None
+    if allocated:
+        check_ttnn(allocated, published.config, options.mesh, config)
+    if links is not None:
+        options = options.but(mesh=replace(options.mesh, links=tuple(min(n, links) for n in options.mesh.links)))
+    reading = read_published(published, shape, options, batch=config.cfg)
+    how = {"size": size, "calibration": read_calibration(given["calibration"]) if given["calibration"] else None}
+    wired = Topology.LINEAR if given["topology"] else None
+    execution = Execution(given["steps"], given["fsdp"], topology=wired, weights=weights, fidelity=given["fidelity"])
+    found = estimate(name, options.mesh, config, reading=reading, execution=execution, **how)
+    return found, reading, shape, allocated
 
 
 def _check_targets(trace: Path | None, chakra: Path | None) -> None:
@@ -172,52 +192,54 @@ def _warn_of_undeclared(reading: Reading) -> None:
         )
 
 
-def _of_ranges(found: Estimate) -> str:
-    if found.calibration:
-        return f"Calibration {found.calibration}; ranges are those of the stored calibration.\n"
-    if not (fitted := found.range().fitted):
-        return ""
-    return f"Ranges of {', '.join(fitted)} are partly from operations that parameters were fitted on.\n"
-
-
-_NO_STAGES = "Denoising alone: its encoders and its decoder are not predicted.\n"
-
-
-def _print_time(found: Estimate, row: Time) -> None:
+def _lines(found: Estimate, row: Time) -> Iterator[str]:
     from refsim.timing.predict import advice
 
     m, t, path = row.memory_gb, found.timeline, row.critical_path
     weights = "" if row.weights == "bf16" else f", weights in {row.weights}"
     stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.around.items())
-    typer.echo(
+    kinds = ", ".join(f"{kind} {s / path.overlapped_seconds:.0%}" for kind, s in path.by_kind.items())
+    yield (
         f"{found.title} {found.size} on {found.mesh}, {row.parallel}{weights}: {found.seconds:.2f} s "
         f"for {found.steps} steps ({row.seconds_per_step * 1000:.1f} ms each), predicted; "
-        f"{found.range()} s with a chance of 80 %.\n"
-        + (f"With {stages}: {found.total_seconds:.2f} s ({found.total_range()} s).\n" if stages else _NO_STAGES)
-        + f"{_of_ranges(found)}"
+        f"{found.range()} s with a chance of 80 %."
+    )
+    if stages:
+        yield f"With {stages}: {found.total_seconds:.2f} s ({found.total_range()} s)."
+    else:
+        yield "Denoising alone: its encoders and its decoder are not predicted."
+    if found.calibration:
+        yield f"Calibration {found.calibration}; ranges are those of the stored calibration."
+    elif fitted := found.range().fitted:
+        yield f"Ranges of {', '.join(fitted)} are partly from operations that parameters were fitted on."
+    yield (
         f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at {row.fidelity}; "
         f"bound by {found.bound}; communication exposed {row.exposed_communication:.0%}, "
-        f"hidden {t.hidden_ns / t.ns:.0%}.\n"
-        + (f"Loops on this chip take {t.beyond:.2f} times what their kernels do.\n" if t.beyond > 1 else "")
-        + (f"The chips' power limit makes it {t.throttling:.2f} times as long.\n" if t.throttling > 1 else "")
-        + f"Critical path {path.overlapped_seconds:.2f} s if every collective ran as soon as what it reads is there "
-        f"(dependencies alone {path.dependencies_alone_seconds:.2f} s): "
-        + ", ".join(f"{kind} {s / path.overlapped_seconds:.0%}" for kind, s in path.by_kind.items())
-        + ".\n"
+        f"hidden {t.hidden_ns / t.ns:.0%}."
+    )
+    if t.beyond > 1:
+        yield f"Loops on this chip take {t.beyond:.2f} times what their kernels do."
+    if t.throttling > 1:
+        yield f"The chips' power limit makes it {t.throttling:.2f} times as long."
+    yield (
+        f"Critical path {path.overlapped_seconds:.2f} s if every collective ran as soon as what it reads is there "
+        f"(dependencies alone {path.dependencies_alone_seconds:.2f} s): {kinds}."
+    )
+    yield (
         f"Memory per device: weights {m.weights:.2f} + activations {m.activations:.2f} + buffers "
         f"{m.buffers:.2f} GB of {m.capacity:.1f} GB{' (FSDP)' if m.fsdp else ''}"
         f"{'' if m.fits else ': DOES NOT FIT'}."
     )
     if n := m.ttnn:
-        typer.echo(
+        yield (
             f"ttnn's allocator ({n.ran}): weights {n.weights:.2f} + transient {n.transient:.2f} + buffers "
             f"{n.buffers:.2f} GB of {n.capacity:.1f} GB."
         )
     for title, shares in (("op class", row.by_kind), ("bound by", row.by_bound)):
-        typer.echo(f"\n{title:12} {'seconds':>9} {'share':>6}")
+        yield f"\n{title:12} {'seconds':>9} {'share':>6}"
         for name, seconds in sorted(shares.items(), key=lambda item: -item[1]):
-            typer.echo(f"{name:12} {seconds:9.3f} {seconds / found.seconds:6.1%}")
+            yield f"{name:12} {seconds:9.3f} {seconds / found.seconds:6.1%}"
     if row.layers is not None:
-        typer.echo(advice.text(row.layers))
+        yield advice.text(row.layers)
     if row.ttnn is not None:
-        typer.echo(time_ttnn.text(row.ttnn))
+        yield time_ttnn.text(row.ttnn)

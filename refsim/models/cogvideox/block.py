@@ -144,5 +144,5 @@ def bind_block(
         CogVideoXBlock(weights, device, config, index),
         rotary=rotary_tables(config, (frames, rows, columns), tokens, sp.index),
         tokens=tokens,
-        text_tokens=TokenShards.of(inputs["prompt"].shape[1], sp.size) if options.splits_prompt else None,
+        text_tokens=TokenShards.of_prompt(inputs["prompt"].shape[1], sp.size) if options.splits_prompt else None,
     )

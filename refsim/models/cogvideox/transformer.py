@@ -78,7 +78,7 @@ class CogVideoXTransformer:
         sp = self._device.groups["sp"]
         grid = self._patches.grid(hidden_states.shape[1:])
         tokens = TokenShards.of(math.prod(grid), sp.size)
-        text_tokens = TokenShards.of(encoder_hidden_states.shape[1], sp.size) if self._split_prompt else None
+        text_tokens = TokenShards.of_prompt(encoder_hidden_states.shape[1], sp.size) if self._split_prompt else None
         rotary = rotary_tables(self._config, grid, tokens, sp.index)
         with self._device.module("time_embedding"):
             time = self._time(timestep, hidden_states.dtype)

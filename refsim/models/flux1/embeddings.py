@@ -48,7 +48,7 @@ class Sequences:
         """Cut as many tokens as there are ids; the tables are those of this device's part."""
         sp = device.groups["sp"]
         tokens = TokenShards.of(img_ids_N3.shape[0], sp.size)
-        prompt_tokens = TokenShards.of(txt_ids_L3.shape[0], sp.size) if device.options.splits_prompt else None
+        prompt_tokens = TokenShards.of_prompt(txt_ids_L3.shape[0], sp.size) if device.options.splits_prompt else None
         return cls(
             tokens,
             prompt_tokens,

@@ -111,5 +111,5 @@ def bind_block(
     """Return block ``index``, called with streams of as many tokens as ``inputs`` have."""
     sp = device.groups["sp"].size
     tokens = TokenShards.of(inputs["spatial"].shape[1], sp)
-    prompt_tokens = TokenShards.of(inputs["prompt"].shape[1], sp) if device.options.splits_prompt else None
+    prompt_tokens = TokenShards.of_prompt(inputs["prompt"].shape[1], sp) if device.options.splits_prompt else None
     return partial(SD35Block(weights, device, config, index), tokens=tokens, prompt_tokens=prompt_tokens)

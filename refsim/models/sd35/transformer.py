@@ -76,7 +76,7 @@ class SD35Transformer:
         sp = self._device.groups["sp"]
         rows, columns = self._patch_embed.grid(*hidden_states.shape[2:])
         tokens = TokenShards.of(rows * columns, sp.size)
-        prompt_tokens = TokenShards.of(encoder_hidden_states.shape[1], sp.size) if self._split_prompt else None
+        prompt_tokens = TokenShards.of_prompt(encoder_hidden_states.shape[1], sp.size) if self._split_prompt else None
 
         with self._device.module("time_text_embed"):
             silu_time = F.silu(self._time_text(timestep, pooled_projections))

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from refsim.base.jobs import Job, failure, injected, named
+from refsim.base.padded import noting
 from refsim.runtime import bfloat16, memory
 from refsim.runtime.device import Device
 from refsim.runtime.ranks import messages
@@ -46,7 +47,7 @@ def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[
         board.begin_run(transport.rank)
     device = Device(job.options, transport.rank, transport, board=board)
     device.activity(Kind.STARTING, "the program")
-    with torch.inference_mode(), bfloat16.products(job.options.dtype):
+    with torch.inference_mode(), bfloat16.products(job.options.dtype), noting() as padded:
         result, tensors = named(job.program)(device, **job.arguments)
     device.finish()
     if device.observations is not None:
@@ -70,6 +71,7 @@ def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[
         "bytes_per_rank": [one["bytes"] for one in every],
         "collectives": device.collectives,
         "transport": transport.name,
+        "padded": [vars(one) for one in padded],
         "trace": [event for one in every for event in one["trace"]],
         "not_finite": [one["not_finite"] for one in every],
         "hazards": [vars(hazard) for hazard in found],

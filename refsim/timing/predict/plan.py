@@ -18,6 +18,7 @@ from refsim.base.config import DiTParallelConfig, parse_parallel
 from refsim.base.errors import RefsimError, UserError
 from refsim.base.mesh import MeshSpec, Topology
 from refsim.base.options import RunOptions
+from refsim.base.padded import Padded
 from refsim.models.figures import Execution
 from refsim.models.registry import find, latent, spec_of
 from refsim.timing.cost.fitted import Calibration
@@ -79,6 +80,7 @@ class Candidate:
     seconds: dict[Wiring, float] = field(default_factory=dict)
     tt_dit_refusal: str = ""
     apart: bool = True
+    padded: list[Padded] = field(default_factory=list)
 
     @property
     def savings(self) -> dict[str, float]:
@@ -206,7 +208,9 @@ def _candidate(
     m = made[best].memory
     reason = "" if m.fits else f"needs {m.total / 1e9:.1f} GB of {m.capacity / 1e9:.1f} GB per device"
     seconds = {w: e.seconds for w, e in made.items()}
-    return Candidate(estimates.describe(parallel), parallel.attention, made[best], reason, wiring=best, seconds=seconds)
+    text = estimates.describe(parallel)
+    more = {"wiring": best, "seconds": seconds, "padded": reading.padded}
+    return Candidate(text, parallel.attention, made[best], reason, **more)
 
 
 def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
+from refsim.base.padded import Padded, noting
 from refsim.files.checkpoint import ShapeWeights
 from refsim.files.folder import class_name_of
 from refsim.models.inputs import Dims, by_name, is_exact, is_per_sample
@@ -37,13 +38,14 @@ _BLOCK = re.compile(r"\w*blocks\.[0-9]+\.")
 
 @dataclass
 class Reading:
-    """The ops of one device in program order, and what its weights and buffers take in bytes."""
+    """The ops of one device in program order, what its weights and buffers take in bytes, and what it pads."""
 
     ops: list[Op] = field(default_factory=list)
     weights_bytes: int = 0
     buffer_bytes: int = 0
     peak_activation_bytes: int = 0
     bytes_of_block: Counter[int] = field(default_factory=Counter)
+    padded: list[Padded] = field(default_factory=list)
 
     @property
     def unclassified(self) -> Counter[str]:
@@ -91,7 +93,7 @@ def read(
     architecture = Architecture(config)
     model_class, model_config = find_model(architecture)
     weights = ShapeWeights(storage)
-    with torch.device("meta"), torch.inference_mode():
+    with torch.device("meta"), torch.inference_mode(), noting() as padded:
         model = model_class(weights, device, model_config)
         device.restart()
         inputs = model_class.input_shapes(model_config)
@@ -102,7 +104,7 @@ def read(
     buffers = sum(b.tensor.numel() * b.tensor.element_size() for b in device.buffers.all())
     noted = zip(device.ops, device.flow.reads, device.live, strict=True)
     ops = [replace(op, reads=tuple(sorted(found)), live=live) for op, found, live in noted]
-    return Reading(ops, weights.bytes_of.total(), buffers, recorder.peak_bytes, _bytes_of_block(weights))
+    return Reading(ops, weights.bytes_of.total(), buffers, recorder.peak_bytes, _bytes_of_block(weights), list(padded))
 
 
 def _bytes_of_block(weights: ShapeWeights) -> Counter[int]:

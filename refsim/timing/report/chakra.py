@@ -181,7 +181,7 @@ class _Rank:
         return self._add(Node(0, called, COLLECTIVE, start, end, deps, about, op))
 
     def _add(self, node: Node) -> int:
-        """Number a node whose times are in ns, and round them."""
+        """Add a node whose times are in ns, round them, and return its number."""
         node.id, node.deps = len(self._nodes), sorted(set(node.deps))
         node.start, node.end = round(node.start / 1000), round(node.end / 1000)
         self._nodes.append(node)

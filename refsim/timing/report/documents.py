@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from refsim.base.padded import Padded
 from refsim.files.keys import Document, Key, Sometimes
 from refsim.timing.predict.advice import Layer
 from refsim.timing.predict.critical import critical_path
@@ -91,6 +92,7 @@ class Planned(Predicted):
 
     Attributes:
         tt_dit: ``runs``, or why tt_dit cannot be asked to run it today.
+        padded: What is padded, with what it adds; ``seconds`` and ``memory_gb`` have it in them.
     """
 
     rank: int
@@ -99,6 +101,7 @@ class Planned(Predicted):
     would_save: dict[str, float]
     seconds_by_wiring: dict[str, float]
     tt_dit: Annotated[str, Key("tt_dit_today")]
+    padded: list[Padded]
 
     @classmethod
     def of(cls, c: Candidate) -> Planned:
@@ -112,6 +115,7 @@ class Planned(Predicted):
             would_save=c.savings,
             seconds_by_wiring={str(wiring): seconds for wiring, seconds in c.seconds.items()},
             tt_dit=c.tt_dit_refusal or "runs",
+            padded=c.padded,
         )
 
 
