@@ -30,7 +30,7 @@ STEPS = ("unit", "tt-dit", "bugs", "report")
 
 
 def tree() -> Path | None:
-    """The checkout that TT_METAL_TREE names, or None where it names none."""
+    """Return the checkout that TT_METAL_TREE names, or None where it names none."""
     folder = os.environ.get("TT_METAL_TREE", "")
     return Path(folder).absolute() if folder and (Path(folder) / jobs.UNIT).is_dir() else None
 
@@ -39,7 +39,7 @@ WITHOUT = f"skipped: TT_METAL_TREE names no checkout of tt-metal; clone it at {C
 
 
 def commit(checkout: Path) -> str:
-    """The checkout's commit as git tells it, or by its files, or that it is unknown."""
+    """Return the checkout's commit as git tells it, or by its files, or that it is unknown."""
     if found := git(checkout, "rev-parse", "--short=8", "HEAD"):
         return found
     from benchmarks.tt_dit import commit as by_files
@@ -58,12 +58,12 @@ def _settings(out: Path, arguments: argparse.Namespace, checkout: Path) -> None:
 
 
 def _absolute(text: str) -> Path:
-    """The tests run in the checkout's folder, so that a relative path would name another place there."""
+    """Return an absolute path: the tests run in the checkout's folder, where a relative one names another place."""
     return Path(text).absolute()
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return what reads the command line."""
     made = argparse.ArgumentParser(prog="benchmarks.upstream", description=__doc__.splitlines()[0])
     made.add_argument("step", choices=(*STEPS, "all"))
     made.add_argument("--out", type=_absolute, required=True, help="folder of the runs")

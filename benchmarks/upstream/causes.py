@@ -151,7 +151,7 @@ _TABLE: tuple[tuple[str, str, str, Cause], ...] = (
 
 
 def cause_of(case: str, category: str, message: str) -> Cause | None:
-    """The first cause whose patterns fit a failing case, or None."""
+    """Return the first cause whose patterns fit a failing case, or None."""
     for in_id, in_category, in_message, cause in _TABLE:
         if re.search(in_id, case) and re.search(in_category, category) and re.search(in_message, message):
             return cause

@@ -45,7 +45,7 @@ def _in_order(function: ast.AST, kind: type) -> list[Any]:
 
 
 def _calls(function: ast.AST, name: str) -> list[ast.Call]:
-    """Calls of ``name`` in the order of the text; ``name`` may leave out what stands before a dot."""
+    """Return calls of ``name`` in the order of the text; ``name`` may leave out what stands before a dot."""
     return [c for c in _in_order(function, ast.Call) if f".{ast.unparse(c.func)}".endswith(f".{name}")]
 
 
@@ -180,7 +180,7 @@ class Result:
 
 
 def find_function(tree: ast.AST, name: str) -> ast.AST:
-    """The function ``Class.method``, ``function`` or ``function.inner`` of a module."""
+    """Return the function ``Class.method``, ``function`` or ``function.inner`` of a module."""
     node = tree
     for part in name.split("."):
         inner = [
@@ -192,19 +192,18 @@ def find_function(tree: ast.AST, name: str) -> ast.AST:
     return node
 
 
-def edited(source: str, function: str, edits: Sequence[Edit]) -> str:
-    """``source`` after ``edits`` of one of its functions.
+def edited(source: str, function: str, edit: Edit) -> str:
+    """Return ``source`` after an ``edit`` of one of its functions.
 
     Raises:
-        NoSuchPlace: an edit does not fit the text, or changes nothing.
+        NoSuchPlace: the edit does not fit the text, or changes nothing.
     """
     tree = ast.parse(source)
     before = ast.unparse(tree)
-    for edit in edits:
-        edit.apply(find_function(tree, function))
+    edit.apply(find_function(tree, function))
     after = ast.unparse(ast.fix_missing_locations(tree))
     if after == before:
-        raise NoSuchPlace(f"the edits of {function} change nothing")
+        raise NoSuchPlace(f"the edit of {function} changes nothing")
     return after
 
 
@@ -233,6 +232,6 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def install(file: str, function: str, edits: Sequence[Edit]) -> None:
+def install(file: str, function: str, edit: Edit) -> None:
     """Edit ``function`` of ``file`` (the end of its path) whenever this process imports it."""
-    sys.meta_path.insert(0, _Finder(file, lambda source: edited(source, function, edits)))
+    sys.meta_path.insert(0, _Finder(file, lambda source: edited(source, function, edit)))

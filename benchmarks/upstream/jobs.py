@@ -120,7 +120,7 @@ def dit_jobs(tree: Path, per_function: int, seed: str, limit_s: float) -> list[J
 
 
 def command(job: Job, lines: Path, timeout_s: float) -> list[str]:
-    """The command of a job's process."""
+    """Return the command of a job's process."""
     plugin = ["-p", "tt_impl.harness.plugin"] if not _installed() else []
     own = ["-q", "-rE", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--tb=no"]
     addopts = ["-o", "addopts=--import-mode=importlib", f"--timeout={timeout_s:g}"]
@@ -143,7 +143,7 @@ def environment(tree: Path, job: Job) -> dict[str, str]:
 
 
 def own_version() -> str:
-    """This project's version and commit, and whether there are changes that no commit has (reports are none)."""
+    """Return this project's version and commit, and whether there are changes that no commit has (reports are none)."""
     commit = git(ROOT, "rev-parse", "--short=8", "HEAD") or "an unknown commit"
     changed = git(ROOT, "status", "--porcelain", "--", ".", ":!reports")
     return f"refsim {refsim.__version__} at {commit}{' with uncommitted changes' if changed else ''}"
@@ -216,7 +216,7 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
 
 
 def _broken(tree: Path, job: Job, out: Path) -> tuple[str, str] | None:
-    """The folder of a conftest that cannot be imported, for which pytest runs nothing at all, and the error."""
+    """Return the folder of a conftest that cannot be imported, for which pytest runs nothing at all, and the error."""
     found = _BROKEN.search((out / f"{job.name}.log").read_text(encoding="utf-8", errors="replace"))
     if found is None or not Path(found[1]).is_relative_to(tree):
         return None

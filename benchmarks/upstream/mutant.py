@@ -18,7 +18,7 @@ from benchmarks.upstream.edits import install
 
 if name := os.environ.get("UPSTREAM_BUG"):
     bug = BUGS[name]
-    install(bug.file, bug.function, bug.edits)
+    install(bug.file, bug.function, bug.edit)
 
 _SMALLER: dict[str, Any] = json.loads(os.environ.get("UPSTREAM_SMALLER", "{}"))
 

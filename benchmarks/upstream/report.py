@@ -87,7 +87,7 @@ def _page(runs: dict[str, Run], bugs: Sequence[dict[str, Any]], facts: dict[str,
 
 
 def _former(page: str, title: str) -> str:
-    """What a former page says under a title, if it is of a run, which it then names."""
+    """Return what a former page says under a title, if it is of a run, which it then names."""
     text = page.partition(f"\n## {title}\n")[2].partition("\n## ")[0].strip()
     return text if "\nRun by " in f"\n{text}" else ""
 
@@ -97,7 +97,7 @@ def _not_run(step: str) -> str:
 
 
 def _by(found: set[str]) -> str:
-    """What ran a suite, which may be older than what counts it."""
+    """Return what ran a suite, which may be older than what counts it."""
     return f"Run by {', '.join(sorted(found))}."
 
 
@@ -206,7 +206,7 @@ def _bugs(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _caught(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the bugs showed; one whose test does not pass without it is not caught, whatever the test says."""
+    """Return what the bugs showed; one whose test does not pass without it is not caught, whatever the test says."""
     clean = {row["case"]: row["how"] == "passed" for row in rows if not row["bug"]}
     seeded = {
         row["bug"]: {"how": row["how"], "caught": row["caught"] and clean.get(row["case"], False)}

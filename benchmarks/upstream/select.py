@@ -42,7 +42,7 @@ def devices_of(value: Any) -> int:
 
 
 def large(case: str) -> str:
-    """What is large about a case, or an empty text."""
+    """Return what is large about a case, or an empty text."""
     return next((why for pattern, why in LARGE if re.search(pattern, case)), "")
 
 

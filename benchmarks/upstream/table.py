@@ -87,7 +87,7 @@ class Run:
 
 
 def read(folder: Path) -> Run:
-    """The cases of all jobs of a folder; one that a job ran twice counts once."""
+    """Return the cases of all jobs of a folder; one that a job ran twice counts once."""
     run, some = Run(), set[str]()
     seen: set[str] = set()
     for path in sorted(folder.glob("*.jsonl"), key=lambda path: (not path.stem.endswith(AGAIN), path.name)):
@@ -120,7 +120,7 @@ def read(folder: Path) -> Run:
 
 
 def classified(line: dict[str, Any]) -> Case:
-    """A line of the plugin as a case."""
+    """Return a line of the plugin as a case."""
     path = line["id"].partition("::")[0]
     suite, directory = _place(path)
     category, message = line["category"], line.get("message") or ""

@@ -35,7 +35,7 @@ WHOLE = (
 
 
 def _published(class_name: str, where: str) -> dict[str, Any] | None:
-    """The configuration of this project's own list whose name says most of ``where``, cut; None if none."""
+    """Return the configuration of this project's own list whose name says most of ``where``, cut; None if none."""
     spec = registry.by_class_name(class_name)
     if spec is None:
         return None
@@ -81,7 +81,7 @@ diffusers are the published ones."""
 
 
 def random_model(cls: type, where: str, dtype: torch.dtype | None) -> nn.Module:
-    """A model of ``cls`` with seeded random weights, float32 unless a dtype is asked for.
+    """Return a model of ``cls`` with seeded random weights, float32 unless a dtype is asked for.
 
     Raises:
         OSError: there is no configuration for it here, as a hub that cannot be reached would.
@@ -151,7 +151,7 @@ def _install() -> None:
 
 
 def _stand_in_for_torchvision() -> list[str]:
-    """An empty ``torchvision`` for the one conftest that imports it for fixtures of other models' tests.
+    """Put an empty ``torchvision`` in place for the one conftest that imports it for other models' tests; return names.
 
     Only while conftests are imported: libraries that would use it look for it themselves, and must not find it.
     """

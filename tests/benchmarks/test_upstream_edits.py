@@ -51,8 +51,8 @@ class Layer:
     ],
 )
 def test_an_edit_changes_what_it_says_and_nothing_else(edit, line):
-    before = {text.strip() for text in edited(MODULE, "Layer.forward", [Result("None")]).splitlines()}
-    after = {text.strip() for text in edited(MODULE, "Layer.forward", [edit]).splitlines()}
+    before = {text.strip() for text in edited(MODULE, "Layer.forward", Result("None")).splitlines()}
+    after = {text.strip() for text in edited(MODULE, "Layer.forward", edit).splitlines()}
     assert line in after
     assert len(after - before - {"return x * second"}) <= 1
 
@@ -60,11 +60,11 @@ def test_an_edit_changes_what_it_says_and_nothing_else(edit, line):
 @pytest.mark.parametrize(("edit", "text"), [(Drop("note"), "note"), (Assign("x", None, 2), "x + first")])
 def test_a_statement_is_left_out(edit, text):
     assert text in MODULE
-    assert text not in edited(MODULE, "Layer.forward", [edit])
+    assert text not in edited(MODULE, "Layer.forward", edit)
 
 
 def test_the_only_statement_of_a_block_is_left_out():
-    assert "pass" in edited(MODULE, "Layer.forward", [Assign("x", None)])
+    assert "pass" in edited(MODULE, "Layer.forward", Assign("x", None))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_only_statement_of_a_block_is_left_out():
 )
 def test_an_edit_without_a_place_is_an_error(function, edit):
     with pytest.raises(NoSuchPlace):
-        edited(MODULE, function, [edit])
+        edited(MODULE, function, edit)
 
 
 def test_an_installed_edit_is_seen_by_an_import(tmp_path, monkeypatch):
@@ -92,7 +92,7 @@ def test_an_installed_edit_is_seen_by_an_import(tmp_path, monkeypatch):
     (folder / "wrong.py").write_text("def answer():\n    return 1\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    install("somebodys_layers/wrong.py", "answer", [Result("{} + 1")])
+    install("somebodys_layers/wrong.py", "answer", Result("{} + 1"))
     assert importlib.import_module("somebodys_layers.plain").answer() == 1
     assert importlib.import_module("somebodys_layers.wrong").answer() == 2
     assert (folder / "wrong.py").read_text(encoding="utf-8").endswith("return 1\n")
@@ -100,7 +100,7 @@ def test_an_installed_edit_is_seen_by_an_import(tmp_path, monkeypatch):
 
 def test_thirty_bugs_are_told_apart():
     assert len(BUGS) == 30
-    assert len({(bug.file, bug.function, bug.edits) for bug in BUGS.values()}) == 30
+    assert len({(bug.file, bug.function, bug.edit) for bug in BUGS.values()}) == 30
     assert all(
         bug.file.startswith("tt_dit/") and bug.case.path.startswith("models/tt_dit/tests/") for bug in BUGS.values()
     )
@@ -111,4 +111,4 @@ def test_thirty_bugs_are_told_apart():
 def test_a_bug_fits_the_tree(name):
     bug = BUGS[name]
     source = (campaign.tree() / "models" / bug.file).read_text(encoding="utf-8")
-    edited(source, bug.function, bug.edits)
+    edited(source, bug.function, bug.edit)
