@@ -72,7 +72,7 @@ changes have a wide interval (printed). How good the whole suite is, `nox -s mut
 
 @nox.session
 def parity(session: nox.Session) -> None:
-    """The main job: every parallel scheme on every mesh of the smoke suite, judged against independent code."""
+    """Run the main job: every parallel scheme on every mesh of the smoke suite, judged against independent code."""
     session.install(*VERSIONS, "-e", ".[oracle]")
     session.run("refsim", "parity", "run", *(session.posargs or ["--suite", "smoke", "--out", "out/parity"]))
 
@@ -106,7 +106,7 @@ def mutation(session: nox.Session) -> None:
 
 @nox.session(name="mutation-ttnn", python="3.12")
 def mutation_ttnn(session: nox.Session) -> None:
-    """The same of the TTNN programs, judged on ttnn's mock."""
+    """Do the same of the TTNN programs, judged on ttnn's mock."""
     session.install(*VERSIONS, "-e", ".[ttnn,mutation]")
     _mutate(session, "mutation_ttnn", [f"tt_impl/{folder}" for folder in ("parallel", "layers", "models")], "ttnn-mock")
 
@@ -179,7 +179,7 @@ def _answers(python: str) -> bool:
 
 @nox.session
 def packages(session: nox.Session) -> None:
-    """The wheel, made from the sdist, in new environments, with the newest versions that it allows; run elsewhere.
+    """Try the wheel, made from the sdist, in new environments, with the newest versions that it allows; run elsewhere.
 
     A Python that is not on the search path is skipped aloud; it is an error if none is there.
     """
@@ -204,8 +204,9 @@ def packages(session: nox.Session) -> None:
 
 @nox.session
 def web(session: nox.Session) -> None:
-    """The page of `refsim report html` in the chromium on the search path; without one it is skipped aloud, in CI (`CI`
-    is set) it fails.
+    """Open the page of `refsim report html` in the chromium on the search path.
+
+    Without one it is skipped aloud, in CI (`CI` is set) it fails.
     """
     session.install(*VERSIONS, "-e", ".[web]")
     session.run("pytest", "tests/web", *session.posargs)
@@ -220,7 +221,7 @@ def kernels(session: nox.Session) -> None:
 
 @nox.session(name="kernels-full")
 def kernels_full(session: nox.Session) -> None:
-    """The same at the drafter's own shapes, which takes minutes; writes reports/kernels.md."""
+    """Do the same at the drafter's own shapes, which takes minutes; writes reports/kernels.md."""
     session.install(*VERSIONS, "-e", ".[kernels]")
     session.run("refsim", "kernels", "--real", *(session.posargs or ["--out", "reports"]))
 
@@ -236,14 +237,14 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documents as a site in out/site: it opens from the file and loads nothing; a broken link is an error."""
+    """Build the documents as a site in out/site, which opens from the file; a broken link is an error."""
     session.install(*VERSIONS, "-e", ".", *SITE)  # what --json of a command holds is read off its classes
     session.run("mkdocs", "build", "--strict", *session.posargs, env={"PYTHONPATH": "."})
 
 
 @nox.session(python="3.12")
 def ttnn(session: nox.Session) -> None:
-    """The device backend: real ttnn on meshes without hardware, judged against refsim."""
+    """Judge the device backend: real ttnn on meshes without hardware, against refsim."""
     session.install(*VERSIONS, "-e", ".[ttnn,dev]")
     session.run("pytest", "-n", "2", "--dist", "loadfile", *TTNN_TESTS, *session.posargs, env=PATIENT)
     for model, mesh, parallel in MEMORY:
@@ -253,7 +254,7 @@ def ttnn(session: nox.Session) -> None:
 
 @nox.session(name="ttnn-previous", python="3.12")
 def ttnn_previous(session: nox.Session) -> None:
-    """The mock with the version of ttnn before the pinned one."""
+    """Test the mock with the version of ttnn before the pinned one."""
     session.install(*VERSIONS, "-e", ".[ttnn,dev]")
     folder = Path(session.create_tmp(), f"ttnn-{PREVIOUS_TTNN}").absolute()
     session.run("pip", "install", "-q", "--no-deps", "--upgrade", "--target", str(folder), f"ttnn=={PREVIOUS_TTNN}")

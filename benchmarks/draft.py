@@ -63,7 +63,7 @@ def measure(
     repeats: int = 5,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Measured]:
-    """Steps of ``NEW`` accepted rows at each context length; both forms must propose the same."""
+    """Draft steps of ``NEW`` accepted rows at each context length; both forms must propose the same."""
     mesh = get_mesh("n150")
     model = SPEC.model_class(random_weights(), Device(RunOptions.of(mesh=mesh)), config)
     generator = torch.Generator().manual_seed(1)
@@ -93,7 +93,7 @@ def measure(
 
 
 def _seconds(step: Callable[[], torch.Tensor], repeats: int) -> float:
-    """The least processor time of one thread: what others do on the machine only adds to it."""
+    """Return the least processor time of one thread: what others do on the machine only adds to it."""
     threads, times = torch.get_num_threads(), []
     torch.set_num_threads(1)
     try:

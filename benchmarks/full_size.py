@@ -44,7 +44,7 @@ MIB = 1 << 20
 
 
 def write_checkpoint(folder: Path, model: Published, *, layers: int | None, seed: int, say=print) -> int:
-    """A diffusers folder of random bf16 weights in several files; returns the weights' bytes.
+    """Write a diffusers folder of random bf16 weights in several files; return the weights' bytes.
 
     A folder written earlier for the same model, layers and seed is kept.
     """
@@ -92,7 +92,7 @@ def _random(name: str, shape: torch.Size, g: torch.Generator) -> Tensor:
 
 
 def make_inputs(model: Published, latent: tuple[int, ...], batch: int, seed: int) -> dict[str, Tensor]:
-    """The diffusers forward arguments: latent (H, W) or (F, H, W), ``batch`` prompts, time step 500."""
+    """Return the diffusers forward arguments: latent (H, W) or (F, H, W), ``batch`` prompts, time step 500."""
     g = torch.Generator().manual_seed(seed + 1)
     shapes = spec_of(model).input_shapes(model, latent, batch)
     made = {n: torch.randn(shape, generator=g).bfloat16() for n, shape in shapes.items() if n != "timestep"}
@@ -266,7 +266,7 @@ class FullSizeDocument(Document):
 
 
 def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str], None] = print) -> FullSize:
-    """The record of one step; ``folder`` holds, or gets, the weights."""
+    """Return the record of one step; ``folder`` holds, or gets, the weights."""
     import psutil
 
     model = published()[step.model]
@@ -341,7 +341,7 @@ _COLUMNS = (
 
 
 def markdown(records: list[dict[str, Any]]) -> str:
-    """The records as a table."""
+    """Return the records as a table."""
     head = (
         "# One denoising step at full size\n\n"
         "**Measured** by `refsim bench full-size` (random weights, bf16, one process per device).\n"

@@ -126,7 +126,7 @@ def _refused(name: str, operation: Any, rule: Callable) -> tuple[str, ...]:
 
 
 def _function(rule: Callable) -> Callable:
-    """The function that was registered, inside what was made of it."""
+    """Return the function that was registered, inside what was made of it."""
     variables = dict(zip(rule.__code__.co_freevars, rule.__closure__ or (), strict=True))
     return variables["function"].cell_contents if "function" in variables else rule
 
@@ -142,7 +142,7 @@ def _parameters(operation: Any) -> set[str]:
 
 
 def markdown(table: Sequence[Row], upstream: bool) -> str:
-    """The page: what the words mean, how many there are of each, and all operations."""
+    """Return the page: what the words mean, how many there are of each, and all operations."""
     counts = Counter(row.evidence for row in table)
     lines = [
         "# ttnn's operations on the mock",

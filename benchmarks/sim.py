@@ -212,10 +212,10 @@ def machine() -> Machine:
 
     memory_gib = round(psutil.virtual_memory().total / 2**30)
     processor = (platform.machine(), psutil.cpu_count(), torch.get_num_threads())
-    return Machine(*processor, memory_gib, platform.python_version(), torch.__version__, today())
+    return Machine(*processor, memory_gib, platform.python_version(), torch.__version__, utc_date())
 
 
-def today() -> str:
+def utc_date() -> str:
     """Return the day in UTC, as records have it."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%d")
 

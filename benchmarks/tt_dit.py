@@ -43,7 +43,7 @@ MIB = 1024 * 1024
 
 
 def tree() -> Path | None:
-    """The checkout that TT_METAL_TREE names, or None where it names none."""
+    """Return the checkout that TT_METAL_TREE names, or None where it names none."""
     folder = os.environ.get("TT_METAL_TREE", "")
     return Path(folder).absolute() if folder and (Path(folder) / "models" / "tt_dit").is_dir() else None
 
@@ -52,7 +52,7 @@ WITHOUT = "skipped: TT_METAL_TREE names no checkout of tt-metal; clone it at 622
 
 
 def commit(checkout: Path) -> str:
-    """The commit of a checkout by what its tt_dit says, or that it is another one."""
+    """Return the commit of a checkout by what its tt_dit says, or that it is another one."""
     digest = hashlib.sha256()
     for path in sorted((checkout / "models" / "tt_dit").rglob("*.py")):
         digest.update(path.relative_to(checkout).as_posix().encode() + b"\0" + path.read_bytes())
@@ -70,7 +70,7 @@ def block_inputs(tokens: tuple[int, int], features: int, seed: int) -> dict[str,
 def compare(
     checkout: Path, *, mesh: str = "t3k", parallel: str = "sp2_tp4", values: bool = True, seed: int = 0
 ) -> dict[str, Any]:
-    """Counts of both blocks and, with ``values``, how far the three answers are apart (1 - PCC)."""
+    """Return counts of both blocks and, with ``values``, how far the three answers are apart (1 - PCC)."""
     options = RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock")
     config = MODELS[CASE].config
     sizes = {"heads": config["num_attention_heads"], "head_dim": config["attention_head_dim"]}
@@ -106,7 +106,7 @@ def compare(
 
 
 def _weights_of_block(checkpoint: Path) -> dict[str, Tensor]:
-    """The block's tensors by their names within the block."""
+    """Return the block's tensors by their names within the block."""
     prefix = "transformer_blocks.0."
     tensors: dict[str, Tensor] = {}
     for path in sorted(checkpoint.glob("*.safetensors")):

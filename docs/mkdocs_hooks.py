@@ -25,7 +25,7 @@ log = get_plugin_logger("refsim")
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """The theme's files, the project's pages, the reference, and every file of the project that a page links to."""
+    """Add the theme's files, the project's pages, the reference, and every file of the project that a page links to."""
     found = Files([file for file in files if file.src_dir != config.docs_dir])
     paths = sorted({path for pattern in PAGES for path in ROOT.glob(pattern)})
     for path in paths:
@@ -63,7 +63,7 @@ def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str
 
 
 def on_post_page(output: str, *, page: Any, **_: Any) -> None:
-    """The site is read without a network: nothing is loaded from one."""
+    """Keep the site readable without a network: nothing is loaded from one."""
     for address in _LOADED.findall(output):
         log.warning(f"{page.file.src_uri} loads {address}")
 
