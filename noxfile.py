@@ -135,13 +135,16 @@ def soak(session: nox.Session) -> None:
 @nox.session
 def fuzz(session: nox.Session) -> None:
     """Thousands of wrong configurations, checkpoints, inputs and flags: one sentence and exit code 2 every time; ten
-    thousand operations of each kind: none is predicted below its roofline, none gets faster with more to do.
+    thousand operations of each kind: none is predicted below its roofline, none gets faster with more to do; two hundred
+    prompts on each mesh: the tokens of speculative decoding are the target's.
     """
     session.install(*VERSIONS, "-e", ".[dev]")
     session.run("pytest", "tests/fuzz", "-n", "2", "--hypothesis-profile=fuzz", "--timeout=1800", *session.posargs)
     if not session.posargs:
         ten_thousand = {"REFSIM_EXAMPLES": "10000"}
         session.run("pytest", "tests/refsim/timing/test_properties.py", "--timeout=1800", env=ten_thousand)
+        decoding = ("tests/refsim/pipelines/test_speculative.py", "-k", "many_prompts")
+        session.run("pytest", *decoding, env={"REFSIM_EXAMPLES": "200"})
 
 
 @nox.session

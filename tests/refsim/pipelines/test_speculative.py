@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -23,6 +24,7 @@ from tests.refsim.tiny.dflash import BLOCK, KEEP, greedy_tokens, make_drafter, m
 
 VOCAB, MOST = 8, 4
 MESHES = {"n150": "sp1", "n300": "tp2", "bh-qb-1x4": "tp4"}
+PROMPTS = int(os.environ.get("REFSIM_EXAMPLES", "12"))
 
 
 def make_prompts(count: int, vocab: int = VOCAB) -> list[torch.Tensor]:
@@ -50,10 +52,10 @@ def pair(tmp_path_factory):
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("mesh", "count"), [("n150", 200), ("n300", 60), ("bh-qb-1x4", 20)])
-def test_tokens_are_the_targets_for_many_prompts(pair, mesh, count):
-    """Four ranks on two cores take a third of a second for a prompt."""
-    prompts = make_prompts(count)
+@pytest.mark.parametrize("mesh", MESHES)
+def test_tokens_are_the_targets_for_many_prompts(pair, mesh):
+    """Of every length of prompt a few; ``nox -s fuzz`` asks for two hundred."""
+    prompts = make_prompts(PROMPTS)
     expected = greedy_tokens(pair.oracle, prompts, MOST)
     request = TextRequest(pair.draft, max_new_tokens=MOST)
     found = generate_text(pair.target, [p.tolist() for p in prompts], request, mesh=mesh, parallel=MESHES[mesh])
@@ -71,7 +73,7 @@ def test_tokens_are_the_targets_for_many_prompts(pair, mesh, count):
 
 @pytest.mark.parametrize("cache", ["noise", "none", "paged"])
 def test_other_caches_give_the_same_tokens(pair, cache):
-    prompts = make_prompts(24)
+    prompts = make_prompts(12)
     expected = greedy_tokens(pair.oracle, prompts, MOST)
     ids = [p.tolist() for p in prompts]
     where = {"mesh": "n300", "parallel": "tp2"}
