@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from refsim import cli
 from refsim.cli import process
+from refsim.runtime import launch
 from refsim.runtime.watch import perfetto
 from tests.json_output import loads
 from tests.refsim import trace_form
@@ -106,27 +107,36 @@ def _check_measured(document):
 def test_torchrun_gives_the_same_bits(files):
     launcher = ("torch.distributed.run", "--nproc-per-node", "2", "-m")
     words = ["--mesh", "n300", "--parallel", "tp2"]
-    assert refsim(*run_words(files, *words, "--trace", files / "trace.json")).returncode == 0
+    assert process.run_command([str(w) for w in run_words(files, *words, "--trace", files / "trace.json")]) == 0
     assert "measured" in trace_form.read((files / "trace.json").read_text())["otherData"]["title"]
     mine = load_file(files / "out.safetensors")["sample"]
     done = refsim(*run_words(files, *words), launcher=launcher)
     assert done.returncode == 0, done.stderr
     assert torch.equal(load_file(files / "out.safetensors")["sample"], mine)
-    wrong = refsim(*run_words(files, "--mesh", "t3k", "--parallel", "sp2_tp4"), launcher=launcher)
-    assert wrong.returncode != 0
-    assert "torchrun started 2 ranks but mesh t3k (2x4) has 8" in wrong.stderr
 
 
-@pytest.mark.parametrize(("rank", "name"), [("0", "refsim"), ("1", "refsim, rank 1")])
-def test_the_rank_of_torchrun_that_fails_says_so(monkeypatch, capsys, rank, name):
-    """Also where rank 0 has nothing to say: torchrun ends all ranks as soon as one has failed."""
+@pytest.fixture(params=[("0", "refsim"), ("1", "refsim, rank 1")], ids=["0", "1"])
+def rank_of_two(request, monkeypatch):
+    """The name of this process on stderr, as torchrun's rank 0 or 1 of two."""
+    rank, name = request.param
     monkeypatch.setattr(process, "_RANK_0_FIRST_S", 0.0)
     for variable, value in {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
         monkeypatch.setenv(variable, value)
+    return name
+
+
+def test_the_rank_of_torchrun_that_fails_says_so(capsys, rank_of_two):
+    """Also where rank 0 has nothing to say: torchrun ends all ranks as soon as one has failed."""
     with pytest.raises(SystemExit) as stop:
         cli.main(["run", "nowhere", "--mesh", "moon", "--out", "x"])
     assert stop.value.code == 2
-    assert capsys.readouterr().err.startswith(f"{name}: checkpoint 'nowhere' does not exist")
+    assert capsys.readouterr().err.startswith(f"{rank_of_two}: checkpoint 'nowhere' does not exist")
+
+
+def test_another_number_of_ranks_than_the_mesh_has(files, capsys, rank_of_two):
+    code = process.run_command([str(word) for word in run_words(files, "--mesh", "t3k", "--parallel", "sp2_tp4")])
+    assert code == 2
+    assert capsys.readouterr().err.startswith(f"{rank_of_two}: torchrun started 2 ranks but mesh t3k (2x4) has 8")
 
 
 @pytest.mark.parametrize(
@@ -154,12 +164,25 @@ def test_the_rank_of_torchrun_that_fails_says_so(monkeypatch, capsys, rank, name
     ],
     ids=lambda value: "_".join(value) if isinstance(value, list) else None,
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(files, words, sentence):
-    done = refsim(*run_words(files, *words))
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stdout == ""
+def test_bad_input_is_one_sentence_and_exit_code_2(files, capfd, words, sentence):
+    """In this process, where starting a rank would be an error; a process of its own says the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "execute", None)
+        code = process.run_command([str(word) for word in run_words(files, *words)])
+    said = capfd.readouterr()
+    assert_refused(code, said.out, said.err, sentence)
+
+
+def test_a_process_that_is_given_bad_input_says_so(files):
+    done = refsim(*run_words(files, "--mesh", "moon"))
+    assert_refused(done.returncode, done.stdout, done.stderr, "mesh 'moon' does not exist")
+
+
+def assert_refused(code, out, err, sentence):
+    assert code == 2
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+    assert out == ""
 
 
 @pytest.mark.parametrize(
