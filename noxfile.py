@@ -135,8 +135,8 @@ def soak(session: nox.Session) -> None:
 @nox.session
 def fuzz(session: nox.Session) -> None:
     """Thousands of wrong configurations, checkpoints, inputs and flags: one sentence and exit code 2 every time; ten
-    thousand operations of each kind: none is predicted below its roofline, none gets faster with more to do; two hundred
-    prompts on each mesh: the tokens of speculative decoding are the target's.
+    thousand operations of each kind: none is predicted below its roofline, none gets faster with more to do; two
+    hundred prompts on each mesh: the tokens of speculative decoding are the target's.
     """
     session.install(*VERSIONS, "-e", ".[dev]")
     session.run("pytest", "tests/fuzz", "-n", "2", "--hypothesis-profile=fuzz", "--timeout=1800", *session.posargs)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from refsim.base.mesh import MeshSpec, Topology
 from refsim.models.figures import DEFAULT, Execution
@@ -145,6 +146,15 @@ class Machine:
     chip: Chip
     params: Params
     run: Execution = DEFAULT
+    costs: dict[tuple[Any, ...], Cost] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Of the programs so far: the blocks of a forward are alike."""
+
+    def cost(self, op: Op, *, cores: int | None = None, grid: tuple[int, int] | None = None) -> Cost:
+        """Return the cost of one program that is no collective, see :func:`op_cost`."""
+        key = (op.kind, op.name, op.inputs, op.output, cores, grid)
+        if key not in self.costs:
+            self.costs[key] = op_cost(self, op, cores=cores, grid=grid)
+        return self.costs[key]
 
     def fabric(self, op: Op) -> Fabric:
         axis = op.axis if isinstance(op.axis, int) else 0
@@ -260,7 +270,7 @@ def _ran(ops: list[Op], ns: float, spans: list[Span]) -> Ran:
 
 
 def _compute(line: Timeline, m: Machine, op: Op, start: float, cores: int | None = None) -> float:
-    c = op_cost(m, op, cores=cores)
+    c = m.cost(op, cores=cores)
     line.ideal_compute_ns += c.ideal_ns
     done, n_flops = start + c.ns, flops(op)
     line.spans.append(Span("compute", op.kind, op.name, op.stage, start, done, c.bound, n_flops, op, c.ideal_ns))
@@ -283,13 +293,13 @@ def _fused(line: Timeline, m: Machine, op: Op, linear: Op, start: float, *, gath
     rows, k, n = math.prod(linear.inputs[0][:-1]), linear.inputs[0][-1], linear.inputs[1][0]
     if gather_first:
         grid = (x, y - 1)
-        c, took = op_cost(m, linear, grid=grid), fabric.fused_gather_ns(rows, k, BLOCK[1])
+        c, took = m.cost(linear, grid=grid), fabric.fused_gather_ns(rows, k, BLOCK[1])
         whole = fabric.gathered_matmul_ns(c.ns, took)
     else:
         grid = (y - 2, x)
-        c, took = op_cost(m, linear, grid=grid), fabric.fused_scatter_ns(rows, n, grid)
+        c, took = m.cost(linear, grid=grid), fabric.fused_scatter_ns(rows, n, grid)
         whole = fused_ns(c.ns, took, fabric.fused_parts(rows, grid, BLOCK))
-    apart, alone = op_cost(m, linear), fabric.collective_ns(op.name, op.bytes)
+    apart, alone = m.cost(linear), fabric.collective_ns(op.name, op.bytes)
     if whole > apart.ns + alone + m.params.gap_ns:
         return None
     line.ideal_compute_ns += c.ideal_ns

@@ -14,6 +14,7 @@ the host holds up. A video's host work is not in it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from refsim.base.mesh import MeshSpec, Topology
@@ -150,17 +151,24 @@ def encoder_of(companion: Companion) -> TextEncoder:
 
 def around(model: Published, size: Shape, machine: replay.Machine) -> dict[str, float]:
     """Return the seconds of the stages before and after denoising that are modelled; all prompts."""
+    found = dict(_around(tuple(model.encoders), model.decoder, size, machine))
+    image = model.decoder and get_published(model.decoder)[0].latent != "video"
+    return found | {"host": get_host_seconds()} if image else found
+
+
+@lru_cache(maxsize=64)  # a plan asks for the same ones again with every configuration
+def _around(encoders: tuple[Companion, ...], decoder: str, size: Shape, machine: replay.Machine) -> dict[str, float]:
+    """Return the seconds of encoders and decoder."""
     mesh = machine.mesh
     eager = replace(machine, params=replace(machine.params, gap_ns=EAGER_GAP_NS))
 
     def seconds(ops: list[Op]) -> float:
         return replay.replay(ops, eager).ns / 1e9
 
-    found = {c.stage: c.prompts * seconds(text_encoder(mesh, encoder_of(c), c.stage)) for c in model.encoders}
-    if not model.decoder:
+    found = {c.stage: c.prompts * seconds(text_encoder(mesh, encoder_of(c), c.stage)) for c in encoders}
+    if not decoder:
         return found
-    spec, decoder = get_published(model.decoder)
+    spec, published = get_published(decoder)
     if spec.latent == "video":
-        return found | {"vae": decoder_seconds(decoder, size, eager)}
-    vae = image_decoder(mesh, size[-2], size[-1], decoder.config)
-    return found | {"vae": seconds(vae), "host": get_host_seconds()}
+        return found | {"vae": decoder_seconds(published, size, eager)}
+    return found | {"vae": seconds(image_decoder(mesh, size[-2], size[-1], published.config))}
