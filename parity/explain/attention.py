@@ -236,10 +236,10 @@ def _features(found: Attended, wrong: Tensor, both: Tensor, parts: list[_Part], 
 
 
 def _moved(out: Tensor, ref: Tensor, wrong: Tensor) -> Features:
-    """Parts of the wrong heads and rows whose answer is, almost to the bit, that of another head or row."""
+    """Return the parts of the wrong heads and rows whose answer is, almost to the bit, another head's or row's."""
 
     def other(a: Tensor, b: Tensor) -> float:
-        """Of lines of ``a``, the part that equals another line of ``b`` and not its own."""
+        """Return the part of the lines of ``a`` that equal another line of ``b`` and not their own."""
         distance = torch.cdist(a, b) / b.norm(dim=1).mean()
         nearest = distance.argmin(1)
         moved = (nearest != torch.arange(len(a))) & (distance.min(1).values < 0.01)

@@ -99,7 +99,7 @@ def stored(path: Path = SIGNATURES) -> dict[str, Any]:
 
 
 def likelihoods(distances: Mapping[str, float], temperature: float) -> dict[str, float]:
-    """Likelihood of every fault from the distance of its nearest signature, the likeliest first."""
+    """Return the likelihood of every fault from the distance of its nearest signature, the likeliest first."""
     if not distances:
         return {}
     least = min(distances.values())

@@ -37,7 +37,7 @@ class Failure:
 def explain(
     case: Case, failure: Failure, evidence: Evidence, problem: str, *, backend: str, base_seed: int
 ) -> dict[str, Any]:
-    """JSON values of why a case failed; without evidence they are causes and command alone.
+    """Return JSON values of why a case failed; without evidence they are causes and command alone.
 
     Args:
         evidence: what a finder found in the answer.

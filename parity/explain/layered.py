@@ -102,7 +102,7 @@ def _features(findings: Sequence[Finding], wrong: list[Finding], first: list[Fin
 
 
 def _block(name: str, findings: Sequence[Finding]) -> float:
-    """0 for what stands in the first block or before it, 1 for the last block, between for one between."""
+    """Return 0 for what stands in the first block or before it, 1 for the last block, between for one between."""
     last = max((int(found[1]) for f in findings if (found := _BLOCK.search(f.name))), default=0)
     found = _BLOCK.search(name)
     return int(found[1]) / last if found and last else 0.0

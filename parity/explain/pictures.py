@@ -49,7 +49,7 @@ def find(out: Tensor, ref: Tensor, latent: tuple[int, ...], layout: Layout, limi
 
 
 def _frames(error: Tensor, limit: float) -> str:
-    """Which frames of a video are wrong; empty of a picture."""
+    """Say which frames of a video are wrong; empty of a picture."""
     if error.ndim < 5:
         return ""
     frames = where((error.movedim(-3, 0).flatten(1) > limit).any(1))

@@ -52,7 +52,7 @@ class Place:
     what: str = "tensor"
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values, with the sentence as ``text``."""
+        """Return JSON values, with the sentence as ``text``."""
         return {**asdict(self), "text": str(self)}
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ class Evidence:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """``ranks 0 to 3`` or ``ranks 0, 2``."""
+    """Write ``ranks 0 to 3`` or ``ranks 0, 2``."""
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
         return f"ranks {ranks[0]} to {ranks[-1]}"
     return "ranks " + ", ".join(map(str, ranks))
@@ -139,7 +139,7 @@ def largest(error: Tensor) -> float:
 
 
 def span(indices: Sequence[int], offset: int = 0) -> Range | None:
-    """[first, last + 1) of indices, None if there are none."""
+    """Return [first, last + 1) of indices, None if there are none."""
     return (int(min(indices)) + offset, int(max(indices)) + 1 + offset) if len(indices) else None
 
 
@@ -149,7 +149,7 @@ def where(wrong: Tensor) -> list[int]:
 
 
 def log_error(value: float | None, limit: float = 1.0) -> float:
-    """log10 of an error in units of its limit, between -4 and 6; 6 for what is not a number."""
+    """Return log10 of an error in units of its limit, between -4 and 6; 6 for what is not a number."""
     if value is None or value == 0:
         return -4.0
     ratio = value / limit if limit else value

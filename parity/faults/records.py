@@ -100,5 +100,5 @@ Progress = Callable[[int, int, Record], None]
 
 
 def is_good(records: list[Record]) -> bool:
-    """No clean case failed and no fault survived."""
+    """Whether no clean case failed and no fault survived."""
     return all(record.verdict in ("passed", "caught") for record in records)

@@ -235,7 +235,7 @@ def usp_sub_shards_swapped(original: Any, self: Exchange, of_shard: Any, rows: i
 
 
 def _answer(change: Callable[[Any, Tensor], Any], *, prompt: bool = False) -> Patch:
-    """``change(device, out)`` changes the answer to the image, with ``prompt`` that to the prompt as well, in place."""
+    """Let ``change(device, out)`` change the answer to the image, with ``prompt`` that to the prompt too, in place."""
 
     def attention(original: Any, device: Any, *args: Any, **more: Any) -> Any:
         (out, rear_out), lses = original(device, *args, **more)

@@ -47,7 +47,7 @@ def summary(records: list[Record]) -> FaultCounts:
 
 
 def as_json(records: list[Record]) -> str:
-    """Summary and records; not-a-numbers as text."""
+    """Write summary and records as JSON, not-a-numbers as text."""
     return output.document(Faults(summary(records), records), 1) + "\n"
 
 
@@ -102,13 +102,13 @@ def _short(text: str) -> str:
 
 
 def line(index: int, total: int, record: Record) -> str:
-    """One line of progress."""
+    """Write one line of progress."""
     why = _short(_caught(record)) if record.kind == "fault" or record.verdict != "passed" else ""
     return f"[{index}/{total}] {record.verdict:11} {record.id}  {why}"
 
 
 def write(records: list[Record], folder: Path) -> None:
-    """``faults.json`` and ``faults.md`` in ``folder``."""
+    """Write ``faults.json`` and ``faults.md`` in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     output.write(folder / "faults.json", as_json(records).encode())
     output.write(folder / "faults.md", markdown(records).encode())

@@ -89,7 +89,7 @@ def run(backend: str, ids: Iterable[str] | None = None, progress: Progress | Non
 
 
 def _on_ranks(jobs: list[Job]) -> Iterator[Measure]:
-    """Each job runs when it is measured, on ranks of one pool."""
+    """Run each job when it is measured, on ranks of one pool."""
     clean: dict[Case, list[dict[str, Any]]] = {}
     with CpuRunner() as runner:
         for case, fault in jobs:
@@ -112,7 +112,7 @@ def _measure_ranks(
 
 
 def _on_ttnn(jobs: list[Job]) -> Iterator[Measure]:
-    """All jobs wait for a process of their own from the beginning on."""
+    """Start all jobs at once; they wait for a process of their own."""
     from parity.cases.suites import registry
     from parity.run.runner import check_environment, make_runner
     from parity.run.ttnn_runner import TTNNRunner

@@ -115,18 +115,18 @@ class CpuKind(Kind):
 
     @abstractmethod
     def measure(self, case: Case, seed: int, result: Any) -> Metrics:
-        """All metrics of an answer against the oracle's."""
+        """Measure an answer against the oracle's in all metrics."""
 
     def measure_other_layout(self, case: Case, result: Any, other: Any) -> Metrics:
-        """Metrics of the answer in the case's second layout against the first one."""
+        """Return metrics of the answer in the case's second layout against the first one."""
         raise NotImplementedError(f"{type(self).__name__} cases have one layout")
 
     def noise(self, case: Case, seed: int) -> dict[str, float]:
-        """rel_rmse and one_minus_pcc of the oracle itself in the storage dtype; empty where that is not computed."""
+        """Return rel_rmse and one_minus_pcc of the oracle in the storage dtype; empty where that is not computed."""
         return {}
 
     def floor(self, case: Case, seed: int) -> Metrics:
-        """All metrics of the oracle in the storage dtype against itself in a wider one; empty where that is costly."""
+        """Measure the oracle in the storage dtype against itself in a wider one; empty where that is costly."""
         return {}
 
     def extra(self, result: Any) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class CpuKind(Kind):
         return {}
 
     def explain(self, case: Case, seed: int, result: Any, limits: Mapping[str, float]) -> Evidence:
-        """Where a result that has been measured is wrong; nothing where this kind cannot tell.
+        """Say where a result that has been measured is wrong; nothing where this kind cannot tell.
 
         Args:
             limits: what was allowed, by metric.
@@ -193,7 +193,7 @@ class ModelKind(CpuKind):
         return oracle_of(type(model).__name__).answer(model, tensors)
 
     def compare(self, case: Case, out: Tensor, ref: Tensor) -> Metrics:
-        """All metrics of an answer (B, L, F), or of one row (B, F) a sample, against the oracle's."""
+        """Measure an answer (B, L, F), or one row (B, F) a sample, against the oracle's."""
         if ref.ndim == 2:
             out, ref = out.unsqueeze(1), ref.unsqueeze(1)
         return m.compare(out, ref, [(0, ref.shape[1])])
@@ -273,13 +273,13 @@ class TTNNKind(Kind):
         return {"checkpoint": str(self.store.folder(case.model, seed))}
 
     def reference(self, case: Case, seed: int, inputs: Path) -> Any:
-        """refsim's answer in the case's dtype; its ranks are forked, so call it from one thread only."""
+        """Return refsim's answer in the case's dtype; its ranks are forked, so call it from one thread only."""
         folder, options = self.store.folder(case.model, seed), case.layout.options(case.dtype)
         return api.run(folder, inputs=inputs, options=options, guidance=case.guidance)
 
     @abstractmethod
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Any) -> tuple[Metrics, dict[str, Any]]:
-        """All metrics of the device backend's answer against the reference's, and what else is to be kept."""
+        """Measure the device backend's answer against the reference's, and say what else is to be kept."""
 
 
 def text_inputs(case: Case, seed: int) -> dict[str, Tensor]:
@@ -305,7 +305,7 @@ def is_refused(call: Callable[[], Any], *named: str) -> bool:
 
 
 def distinct_replicas(case: Case, digests: list[str], answers: Mapping[str, Tensor]) -> float:
-    """How many different answers the ranks hold; NaN if not every rank says what it holds, or if what the first one
+    """Count the different answers that ranks hold; NaN if not every rank says what it holds, or if what the first one
     says is not of the bits of the ``answers`` that came from it."""
     ranks = get_mesh(case.mesh).num_devices
     known = len(digests) == ranks and digests[0] == rank_digest(answers)
@@ -313,14 +313,14 @@ def distinct_replicas(case: Case, digests: list[str], answers: Mapping[str, Tens
 
 
 def noise_of(noise: Tensor | None, ref: Tensor) -> dict[str, float]:
-    """How far rounding alone moves an answer; empty if that was not computed."""
+    """Return how far rounding alone moves an answer; empty if that was not computed."""
     if noise is None:
         return {}
     return {"rel_rmse": m.rel_rmse(noise, ref), "one_minus_pcc": m.one_minus_pcc(noise, ref)}
 
 
 def token_shards(layout: Layout, n: int, rows: int) -> list[m.Range]:
-    """Token ranges of the members of the sp group when ``n`` tokens are cut of which ``rows`` are real."""
+    """Return the token ranges of the sp group's members when ``n`` tokens are cut of which ``rows`` are real."""
     config = layout.config()
     cut = TokenShards(rows, config.sp, TokenShards.of(n, config.sp).local_n)
     return [cut.tokens(shard) for shard in range(config.sp)]

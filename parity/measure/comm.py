@@ -39,7 +39,7 @@ DECODING = {8 / 12: ARGMAX}
 def differences(
     reference: list[Entry], device: list[Entry], results: int = 0, ratios: Mapping[float, str] = RATIOS
 ) -> list[Entry]:
-    """Where the two sequences differ: position, both entries (None where one side has none), and the reason or None.
+    """Say where the two sequences differ: position, both entries (None where one side has none), reason or None.
 
     Args:
         reference: refsim's collectives of rank 0, ``{"collective", "axis", "bytes", "group"}``.
@@ -74,7 +74,7 @@ def differences(
 
 
 def _without_results(reference: list[Entry], device: list[Entry], results: int) -> tuple[list[Entry], list[Entry]]:
-    """refsim's sequence without the all_gathers that have no partner in TTNN's, and these, if there are ``results``."""
+    """Return refsim's sequence without the all_gathers that have no partner in TTNN's, and these, if ``results``."""
     kept, found, rest = [], [], list(device)
     for index, mine in enumerate(reference):
         partner = bool(rest) and (rest[0]["collective"], rest[0]["axis"]) == (mine["collective"], mine["axis"])
@@ -87,7 +87,7 @@ def _without_results(reference: list[Entry], device: list[Entry], results: int) 
 
 
 def _streams_joined(reference: list[Entry], device: list[Entry]) -> list[Entry]:
-    """TTNN's sequence, two all_to_alls in a row made one with ``parts`` where refsim has one of as many bytes."""
+    """Return TTNN's sequence, two all_to_alls in a row made one with ``parts`` where refsim has one as large."""
     joined: list[Entry] = []
     rest = list(device)
     for mine in reference:
@@ -101,7 +101,7 @@ def _streams_joined(reference: list[Entry], device: list[Entry]) -> list[Entry]:
 
 
 def _reason(mine: Entry, theirs: Entry, last_parts: list[int] | None, ratios: Mapping[float, str]) -> str | None:
-    """Why the same collective on the same axis differs in what it moves, or in how many calls."""
+    """Say why the same collective on the same axis differs in what it moves, or in how many calls."""
     if mine["collective"] == "all_gather":
         return ratios.get(theirs["bytes"] / mine["bytes"])
     if mine["collective"] == "all_to_all" and "parts" in theirs:

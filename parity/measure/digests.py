@@ -14,7 +14,7 @@ BYTES = 12
 
 
 def tensor_digest(x: Tensor) -> str:
-    """blake2b of a tensor's bytes in row-major order, in hex."""
+    """Return blake2b of a tensor's bytes in row-major order, in hex."""
     import torch
 
     return hashlib.blake2b(x.contiguous().flatten().view(torch.uint8).numpy().tobytes(), digest_size=BYTES).hexdigest()

@@ -202,7 +202,7 @@ class Finding:
 def findings(
     ranks: list[list[Observed]], oracle: Modules, options: RunOptions, prompt: int, *, rows: bool = False
 ) -> list[Finding]:
-    """Every piece of every tensor beside the oracle's, rank by rank in program order.
+    """Return every piece of every tensor beside the oracle's, rank by rank in program order.
 
     Args:
         ranks, oracle, options, prompt: see :func:`judge`.
@@ -221,7 +221,7 @@ def findings(
 
 
 def spoiled_padding(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, prompt: int) -> list[Finding]:
-    """Results of layers whose lanes of padding are not zero; only an explanation asks, since answers drop them."""
+    """Return results of layers whose padding is not zero; only an explanation asks, since answers drop it."""
     found, wrong = [], dict.fromkeys(METRICS, math.inf)
     for part, index, one in _observed(ranks, oracle, options, prompt):
         padding = part.padding(one)
@@ -263,7 +263,7 @@ def unseen(ranks: list[list[Observed]], oracle: Modules) -> list[str]:
 
 
 def _rows_with_error(ours: Tensor, theirs: Tensor, pieces: int) -> list[tuple[int, int]]:
-    """Of each piece the rows with an error of a tenth of the largest row's or more."""
+    """Return of each piece the rows with an error of a tenth of the largest row's or more."""
     if ours.shape != theirs.shape:
         return [(0, 0)]
     if not pieces:
@@ -306,8 +306,8 @@ class _Part:
         self._terms, self._sparse = terms, sparse
 
     def pieces(self, one: Observed) -> tuple[Tensor, Tensor, int]:
-        """Ours and the oracle's, (B, N, D), real rows and features only, and in how many pieces of equal width they
-        are judged: one per head where the tensor has heads, none where this rank has only padding.
+        """Return ours and the oracle's, (B, N, D), real rows and features only, and how many pieces of equal width are
+        judged: one per head where the tensor has heads, none where this rank has only padding.
 
         They differ in shape if the program is wrong, and then are one piece.
         """
@@ -401,7 +401,7 @@ class _Part:
 
 
 def _distances(ours: Tensor, theirs: Tensor, pieces: int, least: float) -> list[tuple[dict[str, float], float]]:
-    """Of each piece the metrics, and the factor with its sign: <ours - theirs, theirs> / <theirs, theirs>."""
+    """Return of each piece the metrics, and the signed factor: <ours - theirs, theirs> / <theirs, theirs>."""
     if ours.shape != theirs.shape:
         return [(dict.fromkeys(METRICS, math.inf), math.nan)]
     if not pieces:
@@ -425,7 +425,7 @@ def _wide(ours: Tensor) -> torch.dtype:
 
 
 def _ratios(size: float, along: float, error: float, smallest: float) -> tuple[dict[str, float], float]:
-    """See :func:`_distances`; a sum is finite only where all of its numbers are."""
+    """Compute what :func:`_distances` says; a sum is finite only where all of its numbers are."""
     signed = along / size if size else 0.0
     if not (math.isfinite(size) and math.isfinite(error)):
         return dict.fromkeys(METRICS, math.nan), signed

@@ -48,7 +48,7 @@ def git(folder: Path, *words: str) -> str | None:
 
 
 def commit() -> dict[str, str]:
-    """``commit`` of the checkout that this code is loaded from, and when it was ``committed``; empty if installed.
+    """Return ``commit`` of the checkout that this code is loaded from, and when ``committed``; empty if installed.
 
     As in ``git describe``, ``-dirty`` follows a commit from which the packages differ.
     """
@@ -61,7 +61,7 @@ def commit() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Operating system, architecture and number of usable cores."""
+    """Return operating system, architecture and number of usable cores."""
     return {"system": platform.system(), "arch": platform.machine(), "cpus": cores()}
 
 

@@ -34,7 +34,7 @@ _CONSTANT = 1e-6
 
 
 def rel_rmse(out: Tensor, ref: Tensor) -> float:
-    """RMS of the error over the standard deviation of the reference; over its RMS where the reference is constant.
+    """Return the RMS of the error over the reference's standard deviation; over its RMS where it is constant.
 
     Args: two tensors of one shape. Returns NaN if either holds anything non-finite, inf for an error against zeros.
     """
@@ -43,7 +43,7 @@ def rel_rmse(out: Tensor, ref: Tensor) -> float:
 
 
 def one_minus_pcc(out: Tensor, ref: Tensor) -> float:
-    """1 - Pearson correlation, without cancellation: half the squared distance of the two normalised vectors.
+    """Return 1 - Pearson correlation, without cancellation: half the squared distance of two normalised vectors.
 
     ``1 - corrcoef`` has no digit left below 1e-16 and few above; this has full relative accuracy. Where the reference
     is constant a correlation says nothing; there it is half the squared :func:`rel_rmse`, which is what 1 - PCC tends
@@ -63,7 +63,7 @@ def one_minus_pcc(out: Tensor, ref: Tensor) -> float:
 
 
 def one_minus_ccc(out: Tensor, ref: Tensor) -> float:
-    """1 - Lin's concordance: mean squared distance over (both variances + squared distance of the means).
+    """Return 1 - Lin's concordance: mean squared distance over (both variances + squared distance of the means).
 
     A correlation that a factor or an offset lowers too. NaN if either holds anything non-finite.
     """
@@ -75,7 +75,7 @@ def one_minus_ccc(out: Tensor, ref: Tensor) -> float:
 
 
 def worst_token(out_GNF: Tensor, ref_GNF: Tensor) -> float:
-    """Largest RMS error of a token (of a group) over the RMS of the whole reference."""
+    """Return the largest RMS error of a token (of a group) over the RMS of the whole reference."""
     out, ref = _pair(out_GNF, ref_GNF)
     if not _is_finite(out, ref):
         return math.nan
@@ -83,7 +83,7 @@ def worst_token(out_GNF: Tensor, ref_GNF: Tensor) -> float:
 
 
 def max_ulp(out: Tensor, ref: Tensor, digits: int) -> float:
-    """Largest error in units in the last of ``digits`` binary places (24: fp32, 8: bf16).
+    """Return the largest error in units in the last of ``digits`` binary places (24: fp32, 8: bf16).
 
     A unit is that of the reference's value, or of its RMS where the value is smaller: near zero a value is what is
     left of larger ones, with their units.
@@ -96,13 +96,13 @@ def max_ulp(out: Tensor, ref: Tensor, digits: int) -> float:
 
 
 def max_abs(out: Tensor, ref: Tensor) -> float:
-    """Largest absolute difference; NaN if either holds anything non-finite."""
+    """Return the largest absolute difference; NaN if either holds anything non-finite."""
     out, ref = _pair(out, ref)
     return float((out - ref).abs().max()) if _is_finite(out, ref) else math.nan
 
 
 def rel_max(out: Tensor, ref: Tensor) -> float:
-    """Largest absolute difference over the largest absolute reference (at least 1): the bound of a log-sum-exp."""
+    """Return the largest difference over the largest reference (at least 1), both absolute: a log-sum-exp's bound."""
     out, ref = _pair(out, ref)
     return max_abs(out, ref) / max(1.0, float(ref.abs().max()))
 
@@ -113,14 +113,14 @@ def non_finite(out: Tensor) -> int:
 
 
 def worst_shard(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> float:
-    """Largest 1 - PCC over every group and every token range [start, stop); empty shards are left out."""
+    """Return the largest 1 - PCC over every group and token range [start, stop); empty shards are left out."""
     out, ref = _pair(out_GNF, ref_GNF)
     parts = [(out[:, a:b].flatten(1), ref[:, a:b].flatten(1)) for a, b in shards if a < b]
     return worst(value for part in parts for value in _one_minus_pcc_of_rows(*part))
 
 
 def _one_minus_pcc_of_rows(out_GM: Tensor, ref_GM: Tensor) -> list[float]:
-    """:func:`one_minus_pcc` of every row; of all at a time where none is a special case."""
+    """Return :func:`one_minus_pcc` of every row; of all at a time where none is a special case."""
     centred = [x - x.mean(1, keepdim=True) for x in (out_GM, ref_GM)]
     norms = [x.norm(dim=1, keepdim=True) for x in centred]
     spread, size = norms[1].flatten(), ref_GM.norm(dim=1)
@@ -131,7 +131,7 @@ def _one_minus_pcc_of_rows(out_GM: Tensor, ref_GM: Tensor) -> list[float]:
 
 
 def gain(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> float:
-    """Largest |<out, ref> / <ref, ref> - 1| over every group and every token range: a factor on one part.
+    """Return the largest |<out, ref> / <ref, ref> - 1| over every group and token range: a factor on one part.
 
     Rounding is unbiased and nearly cancels in the sum over a part, so a factor stands out that is smaller than the
     error of a single value. A part whose reference is 0 counts as 0 where the answer is 0, too, and as inf otherwise.
@@ -140,7 +140,7 @@ def gain(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> float:
 
 
 def merged_gain(out_GNF: Tensor, ref_GNF: Tensor, lse_GN: Tensor, shards: Sequence[Range]) -> float:
-    """:func:`gain` of attention, that of every part over its largest |log-sum-exp| (no less than 1).
+    """Return :func:`gain` of attention, that of every part over its largest |log-sum-exp| (no less than 1).
 
     Parts are merged by exp of differences of log-sum-exps, each rounded in proportion to itself, which is a factor on
     whole rows that does not cancel where rows are alike. A part with one value a row, the same in all features, is left
@@ -180,7 +180,7 @@ def cut(size: int, factor: int, scale: int = 1) -> list[Range]:
 
 
 def seam_rows(shards: Sequence[Range], width: int = SEAM_WIDTH) -> list[int]:
-    """Tokens within ``width`` of a border between two neighbouring non-empty shards, ascending."""
+    """Return tokens within ``width`` of a border between two neighbouring non-empty shards, ascending."""
     real = [s for s in shards if s[0] < s[1]]
     rows: set[int] = set()
     for (_, border), (start, _) in itertools.pairwise(real):
@@ -190,13 +190,13 @@ def seam_rows(shards: Sequence[Range], width: int = SEAM_WIDTH) -> list[int]:
 
 
 def seam(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range], width: int = SEAM_WIDTH) -> float | None:
-    """1 - PCC over the seam rows of all groups; None where there is no border."""
+    """Return 1 - PCC over the seam rows of all groups; None where there is no border."""
     rows = seam_rows(shards, width)
     return one_minus_pcc(out_GNF[:, rows], ref_GNF[:, rows]) if rows else None
 
 
 def seam_ratio(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range], width: int = SEAM_WIDTH) -> float | None:
-    """RMS of the error over the seam rows of all groups, in units of that over the worst strip of other rows; None
+    """Return the RMS of the error over the seam rows of all groups, over that of the worst strip of other rows; None
     without a border or other rows.
 
     A strip is as high as a seam, or what is left between two. Neighbouring pixels come of the same sums and share their
@@ -216,7 +216,7 @@ def seam_ratio(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range], width:
 
 
 def _strips(rows: Sequence[int], height: int) -> list[Range]:
-    """Every run of ``height`` neighbouring rows; runs that are shorter as they are."""
+    """Return every run of ``height`` neighbouring rows; runs that are shorter as they are."""
     found = []
     for _, run in itertools.groupby(enumerate(rows), lambda at: at[1] - at[0]):
         here = [row for _, row in run]
@@ -225,7 +225,7 @@ def _strips(rows: Sequence[int], height: int) -> list[Range]:
 
 
 def picture_error(out: Tensor, ref: Tensor) -> float:
-    """RMS of the difference between 8-bit values, over the contrast of the reference: its standard deviation, taken for
+    """Return the RMS of the difference of 8-bit values over the contrast of the reference: its spread, taken for
     ``LEAST_CONTRAST`` where it is less, since two right pictures differ by half a level however grey they are.
     """
     a, b = _pair(out, ref)
@@ -240,7 +240,7 @@ def is_flat(ref: Tensor) -> bool:
 def compare(
     out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range], *, digits: int | None = None
 ) -> dict[str, float | int | None]:
-    """All metrics of one answer, by the names that thresholds and records use; ``digits`` as in :func:`max_ulp`."""
+    """Measure one answer in all metrics, by the names of thresholds and records; ``digits`` as in :func:`max_ulp`."""
     return {
         "rel_rmse": rel_rmse(out_GNF, ref_GNF),
         "one_minus_pcc": one_minus_pcc(out_GNF, ref_GNF),
@@ -256,7 +256,7 @@ def compare(
 
 
 def worst_of(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of every metric the worst over all parts, None where no part has it; values that are not finite are added up."""
+    """Return of every metric the worst over all parts, None where no part has it; non-finite values are added up."""
     several = list(parts)
     measured = {name: [part[name] for part in several if part[name] is not None] for name in several[0]}
     found = {name: worst(values) if values else None for name, values in measured.items()}
@@ -270,7 +270,7 @@ def worst(values: Iterable[float]) -> float:
 
 
 def wrong_seconds(parts: Iterable[float], whole: float) -> int:
-    """How many parts of a time are below 0, and 1 more if they are longer together than the whole."""
+    """Count the parts of a time that are below 0, and 1 more if they are longer together than the whole."""
     found = list(parts)
     return sum(not part >= 0 for part in found) + (sum(found) > whole)
 

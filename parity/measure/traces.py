@@ -157,13 +157,13 @@ def cfg_in_turn(trace: list[Event]) -> list[Event]:
 
 
 def traffic(trace: list[Event]) -> Counter[tuple[Any, ...]]:
-    """Every transfer and every compute step of every rank, without times: equal for two runs of one program."""
+    """Count every transfer and compute step of every rank, without times: equal for two runs of one program."""
     keys = ("rank", "op", "collective", "group", "axis", "step", "bytes", "peer", "shapes")
     return Counter(tuple(str(event[key]) for key in keys) for event in trace)
 
 
 def traffic_changed(trace: list[Event], clean: list[Event]) -> int:
-    """Events that only one of two runs has."""
+    """Count events that only one of two runs has."""
     ours, theirs = traffic(trace), traffic(clean)
     return sum(((ours - theirs) + (theirs - ours)).values())
 

@@ -184,7 +184,7 @@ def in_turn(cases: list[Executed], file: str) -> list[Executed]:
 
 
 def _failure(arguments: dict[str, Any], tree: Tree, limit_s: float) -> str:
-    """Why a case fails on the tree as it is; empty if it passes."""
+    """Say why a case fails on the tree as it is; empty if it passes."""
     messages: list[dict[str, Any]] = []
     ended = child.call(JUDGE, arguments, tree.root, limit_s=limit_s, hear=messages.append)
     return ended.why or next((one["reason"] for one in messages if one["verdict"] != "passed"), "")

@@ -81,7 +81,7 @@ def preload(names: list[str]) -> None:
 
 
 def imported() -> list[str]:
-    """Modules that pull in what this process has imported of torch and of the oracles' libraries."""
+    """Return modules that pull in what this process has imported of torch and of the oracles' libraries."""
     return ["torch", *(name for name in sys.modules if name.startswith(_PRELOADED))][:800]
 
 
@@ -128,7 +128,7 @@ def _enter(root: Path, folder: Path) -> None:
 
 
 def _starter(start: Callable[..., Any], fork: Callable[..., Any]) -> Callable[..., Any]:
-    """``refsim.base.processes.start``, but for the fork servers, which are forked and need not import torch again.
+    """Return ``refsim.base.processes.start`` but for fork servers, which are forked and need not import torch again.
 
     They are forked from a process with one thread only.
     """

@@ -119,7 +119,7 @@ def folders(counts: list[Count]) -> list[Count]:
 
 
 def ranges(lines: list[int]) -> str:
-    """``12-14, 20``, where lines that follow each other by no more than 1 are one range."""
+    """Write ``12-14, 20``, where lines that follow each other by no more than 1 are one range."""
     runs: list[list[int]] = []
     for line in lines:
         if runs and line <= runs[-1][1] + 1:
@@ -143,7 +143,7 @@ def text(counts: list[Count], found: LineMap) -> str:
 
 
 def markdown(asked: Asked, counts: list[Count], found: LineMap) -> str:
-    """coverage.md."""
+    """Write coverage.md."""
     every, cases = total(counts), len(found.cases) - len(found.troubled)
     chosen = f", those that match `{asked.expr}`" if asked.expr else ""
     rows = (
@@ -167,7 +167,7 @@ def markdown(asked: Asked, counts: list[Count], found: LineMap) -> str:
 
 
 def write(asked: Asked, counts: list[Count], found: LineMap, folder: Path) -> None:
-    """``coverage.json`` and ``coverage.md`` in ``folder``."""
+    """Write ``coverage.json`` and ``coverage.md`` in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     output.write(folder / "coverage.json", (output.document(Lines.of(asked, counts, found), 1) + "\n").encode())
     output.write(folder / "coverage.md", markdown(asked, counts, found).encode())

@@ -20,7 +20,7 @@ The source is the changed expression, or, where that is found in many places, al
 
 
 def proof(mutation: Mutation, source: str) -> str:
-    """Why a mutation of a file's ``source`` is equivalent; empty if it is not known to be."""
+    """Say why a mutation of a file's ``source`` is equivalent; empty if it is not known to be."""
     changes = (mutation.before, mutation.after), changed_lines(mutation, source)
     return next((why for change in changes if (why := EQUIVALENT.get((mutation.file, *change)))), "")
 

@@ -134,7 +134,7 @@ def _run(tell: child.Hear, cases: list[Case], folder: Path, asked: Asked) -> Non
 
 
 def tables(case: Case, files: list[str]) -> list[str]:
-    """Those of ``files`` whose tables a case judges, see :meth:`parity.kinds.base.Kind.tables`."""
+    """Return those of ``files`` whose tables a case judges, see :meth:`parity.kinds.base.Kind.tables`."""
     named = (f"{module.replace('.', '/')}.py" for module in load(case.kind).tables(case))
     return [file for file in named if file in files]
 

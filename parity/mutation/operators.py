@@ -140,7 +140,7 @@ def _other_dims(node: ast.AST) -> Iterator[ast.AST]:
 
 @operator
 def changed_constant(node: ast.AST) -> Iterator[ast.AST]:
-    """Ten times an epsilon, another factor, a switch the other way."""
+    """Take ten times an epsilon, another factor, a switch the other way."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         yield ast.Constant(not node.value)
     elif isinstance(node, ast.Constant) and isinstance(node.value, float):
@@ -234,7 +234,7 @@ def swapped_arguments(node: ast.AST) -> Iterator[ast.AST]:
 
 @operator
 def reversed_order(node: ast.AST) -> Iterator[ast.AST]:
-    """Two neighbours of a list or a tuple in the other order."""
+    """Exchange two neighbours of a list or a tuple."""
     if isinstance(node, ast.List | ast.Tuple) and 2 <= len(node.elts) <= 4:
         for at in range(len(node.elts) - 1):
             if _are_alike(node.elts[at : at + 2]):

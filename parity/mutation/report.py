@@ -94,7 +94,7 @@ def as_json(campaign: Campaign) -> str:
 
 
 def line(index: int, tried: Tried) -> str:
-    """One line of progress."""
+    """Write one line of progress."""
     ran = f"{tried.ran} of {tried.cases} cases, {tried.seconds:.1f} s" if tried.cases else ""
     why = (f"{tried.by}: " if tried.by else "") + " ".join(tried.reason.split())[:100]
     return "  ".join(filter(None, (f"[{index}] {tried.verdict:10} {tried.mutation.id}", ran, why)))
@@ -148,7 +148,7 @@ def _how(tried: Tried) -> str:
 
 
 def markdown(campaign: Campaign) -> str:
-    """reports/mutation.md: score, table by operator and by folder, survivors."""
+    """Write reports/mutation.md: score, table by operator and by folder, survivors."""
     s, asked = summary(campaign), campaign.asked
     lines = [
         "# Mutation testing",
@@ -182,7 +182,7 @@ def markdown(campaign: Campaign) -> str:
 
 
 def write(campaign: Campaign, folder: Path) -> None:
-    """``mutation.json`` and ``mutation.md`` in ``folder``."""
+    """Write ``mutation.json`` and ``mutation.md`` in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     output.write(folder / "mutation.json", as_json(campaign).encode())
     output.write(folder / "mutation.md", markdown(campaign).encode())

@@ -60,12 +60,12 @@ class Mutation:
 
 
 def mutations(file: str, source: str) -> list[Mutation]:
-    """Every mutation of a file, in order."""
+    """Return every mutation of a file, in order."""
     return list(_Walk(file, source).found())
 
 
 def drawn(sources: dict[str, str], seed: int) -> Iterator[Mutation]:
-    """Mutations of files, given by their text, in a random order.
+    """Draw mutations of files, given by their text, in a random order.
 
     Every line has its turn before one has a second, and so has every operator of a line.
     """

@@ -32,7 +32,7 @@ class Simulated:
 
 
 def seeded_stalls(threads: Program, seed: int, longest: float) -> dict[tuple[int, int], float]:
-    """One stall of up to ``longest`` attention steps somewhere on each of up to half of the threads."""
+    """Draw one stall of up to ``longest`` attention steps somewhere on each of up to half of the threads."""
     rng = random.Random(seed)
     hit = rng.sample(range(len(threads)), rng.randint(1, max(1, len(threads) // 2)))
     return {(at, rng.randrange(len(threads[at].ops))): rng.uniform(0, longest) for at in hit}
@@ -50,7 +50,7 @@ class _Run:
         self._raised: dict[tuple[str, int], float] = {}
 
     def ready(self, op: Op) -> float | None:
-        """When what ``op`` waits for has happened, None if that is not known yet."""
+        """Return when what ``op`` waits for has happened, None if that is not known yet."""
         if op.kind == "send" and op.n:
             given = self._credits[op.link]
             return given[op.n] if len(given) > op.n else None
@@ -151,7 +151,7 @@ def _newer(send: Op, reader: Op) -> bool:
 def critical_lag(
     policy: str, ranks: int, clock: Clock, *, longest: float = 64.0, fabric: Fabric | None = None
 ) -> float | None:
-    """How late one rank has to be, in attention steps, right after its first sends, before values go wrong.
+    """Return how late one rank has to be, in attention steps, after its first sends, before values go wrong.
 
     None if no lag up to ``longest`` does it.
     """

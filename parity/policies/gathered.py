@@ -112,7 +112,7 @@ def gathered(policy: str, rank: int, ranks: int, layers: int, tensors: str, fabr
 
 
 def _alone(call: _Call, layers: int) -> list[Thread]:
-    """One thread does all: it waits, sends on, and computes, step by step."""
+    """Let one thread do all: it waits, sends on, and computes, step by step."""
     ops: list[Op] = []
     lanes = range(call.fabric.links)
     for call.layer in range(layers):

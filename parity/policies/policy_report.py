@@ -43,7 +43,7 @@ MARKS = "<!-- refsim schedules policy --markdown -->", "<!-- end -->"
 
 
 def longest_stall(ranks: int) -> float:
-    """Longest seeded stall in attention steps: four calls' worth."""
+    """Return the longest seeded stall in attention steps: four calls' worth."""
     return 4.0 * ranks
 
 
@@ -85,7 +85,7 @@ class Verdict:
 
 
 def judge(policy: str, ranks: int, seeds: int = _SEEDS, fabric: Fabric = RING) -> Verdict:
-    """All three readings of a policy.
+    """Judge a policy in all three readings.
 
     Raises:
         UserError: there is no such policy, it is not made for the fabric, or the fabric has too many states to search.
@@ -115,7 +115,7 @@ def _wrong_seeds(threads: Program, ranks: int, seeds: int) -> dict[int, str]:
 
 
 def _small(ranks: int) -> tuple[int, int, str]:
-    """Ranks, layers and tensors of the ring that is searched exhaustively."""
+    """Return ranks, layers and tensors of the ring that is searched exhaustively."""
     size, tensors = next(case for case in reversed(_EXHAUSTIVE) if case[0] <= ranks)
     return size, _EXHAUSTIVE_LAYERS, tensors
 
@@ -171,7 +171,7 @@ def suits(policy: str, fabric: Fabric) -> bool:
 
 
 def fabric_row(policy: str, fabric: Fabric) -> Cells:
-    """Four ranks by happens-before and by schedules, two ranks and one tensor by search, where that is feasible."""
+    """Judge four ranks by happens-before and by schedules, two ranks and one tensor by search, where feasible."""
     threads = program(policy, _FABRIC_RANKS, fabric=fabric)
     pairs = len(prove(threads))
     wrong = len(_wrong_seeds(threads, _FABRIC_RANKS, _FABRIC_SEEDS))

@@ -70,7 +70,7 @@ class _States:
         return all(at == len(halves) for at, halves in zip(state[0], self._halves, strict=True))
 
     def following(self, state: State) -> Iterator[tuple[State, str]]:
-        """Every state that may come next, and what happens on the way."""
+        """Yield every state that may come next, and what happens on the way."""
         at, delivered = state
         for thread, halves in enumerate(self._halves):
             if at[thread] < len(halves) and self._enabled(state, thread):
@@ -149,7 +149,7 @@ class _States:
 
 
 def explore(threads: Program, limit: int = 2_000_000) -> Explored:
-    """Every interleaving of a program, delivered in order per link.
+    """Search every interleaving of a program, delivered in order per link.
 
     Raises:
         UserError: there are more than ``limit`` states.

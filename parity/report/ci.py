@@ -31,7 +31,7 @@ def tell(run: SuiteRun) -> None:
 
 
 def summary(run: SuiteRun) -> str:
-    """Markdown: the counts, the cases that did not pass with their explanations, and the worst of those that did."""
+    """Write as markdown the counts, what did not pass with explanations, and the worst of what did."""
     counts = run.counts
     lines = [
         f"## Parity, suite {run.suite}, backend {run.backend}, seed {run.seed}",
@@ -62,7 +62,7 @@ def _nearness(record: Record) -> float:
 
 
 def error_commands(run: SuiteRun) -> list[str]:
-    """Workflow commands, one for every failed case, at most :data:`MOST_ANNOTATIONS`."""
+    """Return workflow commands, one for every failed case, at most :data:`MOST_ANNOTATIONS`."""
     failed = [record for record in run.records if record.verdict == "failed"]
     found = []
     for record in failed[:MOST_ANNOTATIONS]:

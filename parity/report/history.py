@@ -222,7 +222,7 @@ def each(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 
 def became_worse(entries: Sequence[Entry]) -> Iterator[list[Row]]:
-    """For every entry of one thing what is worse, beyond noise, than in the one before that was judged."""
+    """Yield for every entry of one thing what is worse, beyond noise, than in the one before that was judged."""
     before: Entry | None = None
     for entry in entries:
         yield _compared(before, entry).worse if before and _judged(entry) else []
@@ -230,7 +230,7 @@ def became_worse(entries: Sequence[Entry]) -> Iterator[list[Row]]:
 
 
 def bisect(entries: Sequence[Entry]) -> list[Turn]:
-    """Of every case the first commit at which it is worse than before, beyond noise, or failed.
+    """Return of every case the first commit at which it is worse than before, beyond noise, or failed.
 
     Compared is with the last commit at which something became better, not with the one before: small steps add up.
 
@@ -269,7 +269,7 @@ def _compared(before: Entry, after: Entry) -> Diff:
 
 
 def numbers_of(kind: str, record: dict[str, Any]) -> dict[str, Any]:
-    """``verdict``, ``measured_s``, ``predicted_s``, ``memory_gb`` of a record of any kind, where it has them."""
+    """Return ``verdict``, ``measured_s``, ``predicted_s``, ``memory_gb`` of a record of any kind, where it has them."""
     found: dict[str, Any] = {"verdict": record.get("verdict")}
     if kind == "parity":
         peak = record.get("resources", {}).get("peak_dram", {}).get("bytes")
@@ -296,7 +296,7 @@ def _number(value: Any) -> float | None:
 
 
 def _entry(kind: str, record: dict[str, Any]) -> tuple[str, str, str, dict[str, Any]]:
-    """Kind, name and setting of a record, and what is kept of it, once it has what the history reads."""
+    """Return kind, name and setting of a record, and what is kept of it, once it has what the history reads."""
     of, within = _NAMES[kind]
     try:
         name = " ".join(_text(record[field]) for field in of if field in record)

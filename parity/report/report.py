@@ -84,7 +84,7 @@ def write_all(run: SuiteRun, folder: Path) -> None:
 
 
 def files(run: SuiteRun) -> tuple[str, ...]:
-    """Names of what :func:`write_all` writes."""
+    """Return names of what :func:`write_all` writes."""
     return ("results.json", "junit.xml", "parity.md", *([OPERATIONS] if _operations(run) else []))
 
 
@@ -93,12 +93,12 @@ def _operations(run: SuiteRun) -> dict[str, list[dict[str, Any]]]:
 
 
 def results_json(run: SuiteRun) -> str:
-    """Strict JSON of a run, see :meth:`parity.measure.records.SuiteRun.to_json`."""
+    """Write strict JSON of a run, see :meth:`parity.measure.records.SuiteRun.to_json`."""
     return output.document(run) + "\n"
 
 
 def junit_xml(run: SuiteRun) -> bytes:
-    """One test case per record: ``failure`` for a bound exceeded, ``error`` for an exception, ``skipped``."""
+    """Write one test case per record: ``failure`` for a bound exceeded, ``error`` for an exception, ``skipped``."""
     failed = [r for r in run.records if r.verdict == "failed"]
     errors = sum(bool(r.error) for r in failed)
     totals = {
@@ -173,5 +173,5 @@ def number(value: Any) -> str:
 
 
 def _xml_text(text: str) -> str:
-    """Without the control characters that XML cannot hold."""
+    """Replace the control characters that XML cannot hold."""
     return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)

@@ -74,7 +74,7 @@ class CpuRunner(KindRunner[CpuKind]):
         return measured
 
     def explain(self, case: Case, seed: int, limits: Mapping[str, float]) -> Evidence:
-        """Where the answer of the last run is wrong; ``limits`` are what was allowed, by metric."""
+        """Say where the answer of the last run is wrong; ``limits`` are what was allowed, by metric."""
         with bfloat16.products(case.dtype):
             return self.kind(case).explain(case, seed, self.last(case, seed), limits)
 

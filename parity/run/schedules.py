@@ -97,7 +97,7 @@ def explore(
 
 
 def differences(plain: Result, found: Result) -> list[str]:
-    """In what two results differ, to the bit, on any rank."""
+    """Say in what two results differ, to the bit, on any rank."""
     differing = []
     for name in sorted(plain.tensors.keys() | found.tensors.keys()):
         a, b = plain.tensors.get(name), found.tensors.get(name)

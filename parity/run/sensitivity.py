@@ -142,7 +142,7 @@ class _Alone:
         return Row(self._case.id, self._case.dtype, op, rank, call, passes, fails, ", ".join(seen))
 
     def _count(self, rank: int) -> dict[str, int]:
-        """How often the rank calls each op; those it never calls are left out. Keeps the right answer's digests."""
+        """Count how often the rank calls each op it calls at all, and store the right answer's digests."""
         with scratch.Folder("ops") as folder:
             file = Path(folder, "calls.json")
             measured = self._run(counting(rank, file))
@@ -152,7 +152,7 @@ class _Alone:
             return json.loads(file.read_text())
 
     def _places(self, op: str) -> Iterator[tuple[int, int]]:
-        """(rank, call) in the order they are tried: from the middle on, alternating."""
+        """Yield (rank, call) in the order they are tried: from the middle on, alternating."""
         for rank in RANKS:
             calls = range(self._calls[rank].get(op, 0))
             yield from ((rank, call) for call in sorted(calls, key=lambda call: abs(call - len(calls) // 2))[:TRIES])
@@ -176,7 +176,7 @@ def _names(failures: list[str]) -> list[str]:
 
 
 def line(row: Row) -> str:
-    """One row for a terminal."""
+    """Write one row for a terminal."""
     fails = "nothing fails" if row.fails is None else f"{row.fails:g} fails ({row.seen_by})"
     if row.rank is None:
         fails = "the answer depends on none of its calls that were tried"

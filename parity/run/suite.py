@@ -131,7 +131,7 @@ def _written(
 
 
 def _counted(progress: Progress | None, total: int) -> Tell:
-    """``progress`` told the number of cases that are over, and of all."""
+    """Tell ``progress`` the number of cases that are over, and of all."""
     over = 0
 
     def tell(case: Case, record: Record | None) -> None:

@@ -126,14 +126,14 @@ class TTNNRunner(KindRunner[TTNNKind]):
         return self._threads.submit(work)
 
     def reference(self, case: Case, seed: int) -> Any:
-        """refsim's answer, computed once; its ranks are forked: call it from one thread only."""
+        """Return refsim's answer, computed once; its ranks are forked: call it from one thread only."""
         key = case.id, seed
         if key not in self._answers:
             self._answers[key] = self.kind(case).reference(case, seed, self._inputs_of(case, seed))
         return self._answers[key]
 
     def measure(self, case: Case, seed: int, outcome: Outcome) -> Measured:
-        """All metrics of the ttnn program's answer against the reference's, and what ttnn built for it."""
+        """Measure the ttnn program's answer against the reference's, and keep what ttnn built for it."""
         reference = self.reference(case, seed)
         found, extra = self.kind(case).measure(case, seed, outcome, reference)
         built: dict[str, Any] = {"ran": outcome.ran, "ops": _summary(outcome.ops)}
@@ -158,7 +158,7 @@ class TTNNRunner(KindRunner[TTNNKind]):
 
 
 def _summary(ops: list[dict]) -> list[dict]:
-    """Operations with equal name, shapes and dtype counted together, in order of first use."""
+    """Count operations with equal name, shapes and dtype together, in order of first use."""
     counted: dict[str, dict] = {}
     for op in ops:
         key = f"{op['op']}{op['inputs']}{op['outputs']}{op['dtype']}"

@@ -47,7 +47,7 @@ _PATIENCE_S = 10.0
 
 
 def count(jobs: Sequence[Job], asked: int | None, backend: str) -> int:
-    """How many workers are of use: as many as asked for, or by default as there are cores, and no more than groups.
+    """Return how many workers are of use: those asked for, or by default the cores, and no more than groups.
 
     Raises:
         UserError: several asked for, and the backend is not ``cpu``.
@@ -113,7 +113,7 @@ def run(jobs: Sequence[Job], count: int, progress: Progress) -> list[Record]:
 
 
 def _oracles(jobs: Sequence[Job]) -> list[str]:
-    """Modules of ``ORACLES`` that are there, none if no case is judged by them."""
+    """Return modules of ``ORACLES`` that are there, none if no case is judged by them."""
     if not any(entry(case.kind).checkpoint for case, _ in jobs):
         return []
     return [name for name in ORACLES if importlib.util.find_spec(name.partition(".")[0])]

@@ -24,7 +24,7 @@ def _attention(cases: Registry, layout: Layout, **more: Any) -> None:
 
 
 def _families(cases: Registry) -> None:
-    """Every input family through every scheme, the prompt replicated, fp32; three in a second layout too."""
+    """Add every input family through every scheme, the prompt replicated, fp32; three in a second layout too."""
     for family in FAMILIES:
         _attention(cases, RING8, family=family, other_layout=ULYSSES8 if family == "normal" else None)
         _attention(cases, ULYSSES8, family=family, other_layout=USP24 if family == "normal" else None)
@@ -35,7 +35,7 @@ def _families(cases: Registry) -> None:
 
 
 def _layouts(cases: Registry) -> None:
-    """Where the schemes run: meshes, axes, topologies, inside tensor parallel groups; fp32, normal."""
+    """Add where the schemes run: meshes, axes, topologies, inside tensor parallel groups; fp32, normal."""
     for layout in (
         Layout("n300", "sp2"),
         Layout("n300", "sp2", "ulysses"),
@@ -66,7 +66,7 @@ def _layouts(cases: Registry) -> None:
 
 
 def _edges(cases: Registry) -> None:
-    """Schedules, prompts, masked padding, heads that do not divide, several chunks, batches, real length."""
+    """Add schedules, prompts, masked padding, heads that do not divide, several chunks, batches, real length."""
     line4 = ("t3k", "sp4_tp2")
     for where in (("t3k-1x8", "sp8"), line4):
         for ring_order in ("gather", "block"):
@@ -103,7 +103,7 @@ def _bf16(cases: Registry) -> None:
 
 
 def _storage_math(cases: Registry) -> None:
-    """In ``storage`` math, which runs outside parity have unless they ask for another one, and in ``gemm`` math."""
+    """Add ``storage`` math, which runs outside parity have unless they ask for another one, and ``gemm`` math."""
     few, long = replace(RING8, chunks=(48, 20)), AttentionShape(n=512, logical_n=130)
     for dtype in ("fp32", "bf16"):
         _storage(cases, RING8, AttentionShape(), dtype=dtype, family="outlier_text")

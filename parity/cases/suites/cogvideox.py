@@ -63,7 +63,7 @@ _DEEP_SIZE = _SIZE | {"latent": (6, 10, 14)}
 
 
 def _ttnn(cases: Registry) -> None:
-    """Where the TTNN program runs, judged against refsim in bf16."""
+    """Add cases where the TTNN program runs, judged against refsim in bf16."""
     kind = {"kind": "ttnn_transformer", "dtype": "bf16"}
     for layout in (USP24, Layout("bh-loudbox", "sp2_tp4")):
         add_transformer(cases, "cogvideox_5b_tiny64", layout, **_SIZE, **kind)

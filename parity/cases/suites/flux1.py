@@ -76,7 +76,7 @@ _TTNN_LAYOUTS = (("t3k", "sp2_tp4"), ("galaxy", "sp4_tp8"), ("bh-qb", "sp2_tp2")
 
 
 def _ttnn(cases: Registry) -> None:
-    """Where the TTNN program runs, judged against refsim in bf16."""
+    """Add cases where the TTNN program runs, judged against refsim in bf16."""
     kind = {"kind": "ttnn_transformer", "dtype": "bf16"}
     add_transformer(cases, "flux1_schnell_tiny64", Layout("n300", "tp2"), batch=1, **_SIZE, **kind)
     for layout in (USP24, Layout("tg", "sp8_tp4"), *(Layout(*where) for where in _TTNN_LAYOUTS)):

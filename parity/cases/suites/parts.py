@@ -31,7 +31,7 @@ def add(cases: Registry) -> None:
 
 
 def _blocks(cases: Registry) -> None:
-    """One block of every model; 60 tokens are boxes of three sides that differ."""
+    """Add one block of every model; 60 tokens are boxes of three sides that differ."""
     register("flux1_tiny64_single_block", MODELS["flux1_tiny64"].but(block=3))
     split = replace(_LINE, prompt_layout="split")
     for model, layout in (

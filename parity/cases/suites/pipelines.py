@@ -31,7 +31,7 @@ _LINE, _SQUARE, _TWICE = Layout("n300", "sp2"), Layout("bh-qb", "sp2_tp2"), Layo
 
 
 def _small(cases: Registry) -> None:
-    """Every pipeline at a size that takes a second, each dtype and mesh; CogVideoX's with its two schedulers."""
+    """Add every pipeline at a size that takes a second, each dtype and mesh; CogVideoX's with two schedulers."""
     picture, video = {"height": 40, "width": 56, "steps": 2}, {"height": 32, "width": 48, "frames": 5}
     _like("sd3_pipeline", **picture)
     _like("flux1_pipeline", **picture)

@@ -18,7 +18,7 @@ def add(cases: Registry) -> None:
 
 
 def _tiny(cases: Registry) -> None:
-    """Four blocks, every branch, 3 heads, 240 image tokens of a latent that is not square; batch 2."""
+    """Add four blocks, every branch, 3 heads, 240 image tokens of a latent that is not square; batch 2."""
     small = {"text": 29}
     for layout in (
         Layout("n300", "sp2"),
@@ -65,7 +65,7 @@ def _tiny(cases: Registry) -> None:
 
 
 def _real_widths(cases: Registry, model: str) -> None:
-    """Two blocks at full width, 240 image tokens: shards of 32 rows of which the last holds 16.
+    """Add two blocks at full width, 240 image tokens: shards of 32 rows of which the last holds 16.
 
     In ``smoke`` medium in fp32, beside large in bf16 at 512 px. In fp32 each layout but
     the guided one runs at one of the widths; bf16 has other layouts, the same at both.
@@ -83,7 +83,7 @@ def _real_widths(cases: Registry, model: str) -> None:
 
 
 def _full_size(cases: Registry) -> None:
-    """SD3.5 at 512 px, 1024 + 333 tokens, and, in ``full``, at 1024 px, 4096 + 333: of 38 heads, which tp4 makes 40.
+    """Add SD3.5 at 512 px, 1024 + 333 tokens, and in ``full`` at 1024 px, 4096 + 333: tp4 makes its 38 heads 40.
 
     Of a guided step of 1024 px, all of its blocks, ``refsim bench full-size --check`` judges the answer.
 
@@ -113,7 +113,7 @@ _TTNN_LAYOUTS = (
 
 
 def _ttnn(cases: Registry) -> None:
-    """Where the TTNN program runs, judged against refsim in bf16."""
+    """Add cases where the TTNN program runs, judged against refsim in bf16."""
     kind = {"kind": "ttnn_transformer", "dtype": "bf16"}
     # What real widths below do not cover, at three heads of 64.
     for layout, guidance in (

@@ -43,7 +43,7 @@ _FULL = (("galaxy", "sp8_tp4"), ("bh-qb", "sp2_tp2"), ("t3k-1x8", "tp8"))
 
 
 def _ttnn(cases: Registry) -> None:
-    """Where the TTNN programs run, judged against refsim in bf16."""
+    """Add cases where the TTNN programs run, judged against refsim in bf16."""
     kind = {"kind": "ttnn_text_encoder", "dtype": "bf16"}
     for where in (*_SMOKE, *_FULL):
         suite = "smoke" if where in _SMOKE else "full"

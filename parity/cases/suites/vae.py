@@ -55,7 +55,7 @@ def _ttnn(
 
 
 def _sd35_ttnn(cases: Registry) -> None:
-    """Sizes that divide over the mesh and sizes that do not (13 columns over tp4 are 4 + 4 + 4 + 1 of 4)."""
+    """Add sizes that divide over the mesh and sizes that do not (13 columns over tp4 are 4 + 4 + 4 + 1 of 4)."""
     _ttnn(cases, "sd35_vae_tiny", *_LINE, (10, 13), "smoke")
     _ttnn(cases, "sd35_vae_tiny", *_OBLONG, (10, 13), "smoke")
     _ttnn(cases, "sd35_vae_tiny", "bh-qb", "sp2_tp2", (8, 12), "smoke")

@@ -34,7 +34,7 @@ def add(cases: Registry) -> None:
 
 
 def _image_to_video(cases: Registry) -> None:
-    """A14B (36 channels), 2.1 (an image beside the prompt of 512 rows), TI2V-5B (time steps of tokens)."""
+    """Add A14B (36 channels), 2.1 (an image beside a prompt of 512 rows), TI2V-5B (time steps of tokens)."""
     square, oblong = Layout("bh-qb", "sp2_tp2"), Layout("t3k", "sp2_tp4")
     shapes = {"wan22_i2v_tiny": {"text": 29}, "wan21_i2v_tiny": {"text": 512}, "wan22_ti2v_tiny": {"text": 29}}
     for model, more in shapes.items():
@@ -61,7 +61,7 @@ _EVERYWHERE = (
 
 
 def _ttnn(cases: Registry) -> None:
-    """Where the TTNN program runs, judged against refsim in bf16."""
+    """Add cases where the TTNN program runs, judged against refsim in bf16."""
     kind = {"kind": "ttnn_transformer", "dtype": "bf16", "latent": (3, 8, 12), "text": 29}
     t3k = Layout("t3k", "sp2_tp4")
     for layout in (t3k, Layout("bh-loudbox", "sp4_tp2")):

@@ -28,7 +28,7 @@ class Settings:
 
 
 def _attention(own: Case, mesh: str, parallel: str, *, text: int = 27, rows: int = 107) -> Case:
-    """Another shape on another mesh, with all other choices of a fault's own case."""
+    """Make a case of another shape on another mesh, with all other choices of a fault's own case."""
     shape = AttentionShape(heads=14, n=128, text=text, logical_n=rows, head_dim=32)
     layout = replace(own.layout, mesh=mesh, parallel=parallel)
     return make_case("attention", "attention", layout, shape, family="outlier_text", tag="explain")
@@ -50,7 +50,7 @@ def _texts(model: str) -> Case:
 
 
 def _register() -> None:
-    """Models that no signature is made from: the tiny ones with other widths, depths and heads."""
+    """Register models that no signature is made from: the tiny ones with other widths, depths and heads."""
     changed = {"num_attention_heads": 5, "num_layers": 5, "caption_projection_dim": 80, "dual_attention_layers": [0, 2]}
     register("sd35_explain", MODELS["sd35_tiny"].but(**changed, float64_noise=False))
     register("sd35_vae_explain", MODELS["sd35_vae_tiny"].but(block_out_channels=(24, 32, 48)))

@@ -158,7 +158,7 @@ class Judged:
 
 
 def draw(count: int, seed: int) -> list[str]:
-    """Ids of so many faults, drawn by seed, in a random order."""
+    """Draw the ids of so many faults by seed, in a random order."""
     return random.Random(seed).sample(sorted(corpus("cpu")), min(count, len(corpus("cpu"))))
 
 

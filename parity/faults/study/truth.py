@@ -47,7 +47,7 @@ def _differs(a: Tensor, b: Tensor) -> bool:
 
 
 def _attention(place: Place, case: Case, faulty: Any, clean: Any) -> bool:
-    """All of the error of the named rank lies in the named heads and rows, and there is some."""
+    """Whether all of the error of the named rank lies in the named heads and rows, and there is some."""
     options, shape = case.layout.options(), case.shape
     groups = parallel_groups(options.mesh, options.parallel, place.rank or 0)
     cut = TokenShards(shape.rows, options.parallel.sp, TokenShards.of(shape.n, options.parallel.sp).local_n)
@@ -84,7 +84,7 @@ def _transformer(place: Place, case: Case, faulty: Any, clean: Any) -> bool:
 
 
 def _real(a: Any, b: Any) -> bool:
-    """Not a difference of rounding alone in a tensor that is nearly zero."""
+    """Whether it is more than a difference of rounding in a tensor that is nearly zero."""
     return float(b.local.double().abs().max()) > 0 or float(a.local.double().abs().max()) > SEEN
 
 

@@ -13,7 +13,7 @@ from parity.faults.ttnn.device import ttnn
 
 
 def video_block(layout: Layout, text: int = 29) -> Case:
-    """175 video tokens, a box of 5 x 5 x 7."""
+    """Make a case of a block with 175 video tokens, a box of 5 x 5 x 7."""
     return make_case("ttnn_block", "cogvideox_5b_tiny64_block", layout, BlockShape(175, text), dtype="bf16")
 
 

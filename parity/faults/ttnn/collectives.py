@@ -15,7 +15,7 @@ from parity.faults.ttnn.device import ttnn
 
 
 def _gathering(gather: Callable[[Any, Any], Any]) -> Patch:
-    """Linears gather their input by ``gather(ctx, x)``."""
+    """Let linears gather their input by ``gather(ctx, x)``."""
     from tt_impl.layers import linear
 
     def gather_matmul(ctx: Any, x: Any, weight: Any, bias: Any = None, **more: Any) -> Any:

@@ -16,7 +16,7 @@ from parity.faults.ttnn.device import ttnn
 
 
 def _case(model: str, tokens: int) -> Case:
-    """Three heads on two devices, two prompts of which one is padded."""
+    """Make a case of three heads on two devices, and of two prompts of which one is padded."""
     layout, shape = Layout("n300", "tp2"), ModelShape((), tokens, 2)
     return make_case("ttnn_text_encoder", model, layout, shape, dtype="bf16")
 
@@ -165,7 +165,7 @@ def end_token_of_the_first_prompt(original: Callable, ctx: Any, x: torch.Tensor,
 
 
 def _sequence(change: Callable[[Any, Any], Any]) -> Patch:
-    """CLIP's rows for the transformer are ``change(encoder, output of the last block)``."""
+    """Make CLIP's rows for the transformer ``change(encoder, output of the last block)``."""
     from tt_impl.models.clip.encoder import CLIPBlock, CLIPTextEncoder
 
     outputs = []
@@ -211,7 +211,7 @@ def t5_scores_scaled(original: Callable, ctx: Any, qkv: Any, **options: Any) -> 
 
 
 def _activation(act: str) -> Patch:
-    """CLIP's blocks activate with another function."""
+    """Let CLIP's blocks activate with another function."""
 
     @at("tt_impl.models.clip.encoder:CLIPBlock.__init__")
     def init(original: Callable, self: Any, *args: Any) -> None:

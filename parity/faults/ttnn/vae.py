@@ -27,7 +27,7 @@ ODD = _case("cogvideox_vae_tiny", "n300", "sp2", (3, 4, 3), tag="odd")  # one ch
 
 
 def _halos(change: Callable[..., Any]) -> Patch:
-    """Every exchange of borders is ``change(exchange, x, dims, axes)``."""
+    """Replace every exchange of borders by ``change(exchange, x, dims, axes)``."""
 
     @at("tt_impl.parallel.manager:CCLManager.neighbor_pad")
     def pad(original: Callable, self: Any, x: Any, *, dims: list[int], axes: list[int], by: int) -> Any:
@@ -231,7 +231,7 @@ def vae_zeros_before_the_first_frame() -> Patch:
 
 
 def _before(what: str) -> Patch:
-    """Every causal convolution puts this before its first frame."""
+    """Let every causal convolution put this before its first frame."""
 
     @at("tt_impl.layers.convolution:CausalConv3d.__init__")
     def init(original: Callable, self: Any, *args: Any, **more: Any) -> None:

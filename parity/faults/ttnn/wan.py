@@ -86,7 +86,7 @@ def wan_logical_n_missing(original: Callable, ctx: Any, qkv: Any, prompt: Any, *
 
 
 def _own_statistics(heads: bool) -> Patch:
-    """After the gather every device takes its own statistics for everyone's: of norms over heads, or of layer norms."""
+    """Give every device its own statistics for everyone's: of norms over heads, or of layer norms."""
 
     @at("tt_impl.layers.norm:gather_features")
     def gather(original: Callable, ctx: Any, stats: Any) -> Any:

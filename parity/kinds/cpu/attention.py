@@ -91,7 +91,7 @@ class Attention(CpuKind):
     }
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        """``q``, ``k``, ``v`` and the prompt's, holding only values of the storage dtype."""
+        """Return ``q``, ``k``, ``v`` and the prompt's, holding only values of the storage dtype."""
         return _inputs(case.shape, case.family, case.dtype, seed)
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
@@ -139,12 +139,12 @@ class Attention(CpuKind):
         return m.compare(rows_per_head(noise), rows_per_head(ref), shards, digits=DIGITS[case.dtype])
 
     def _judged(self, case: Case, out: Tensor, ref: Tensor) -> Metrics:
-        """All metrics of an answer (B, H, rows + L, E) to a case, shard by shard."""
+        """Measure an answer (B, H, rows + L, E) to a case, shard by shard."""
         return m.compare(rows_per_head(out), rows_per_head(ref), self._shards(case), digits=DIGITS[case.dtype])
 
     @staticmethod
     def _shards(case: Case) -> list[m.Range]:
-        """Ranges of real rows: every shard's of the image, then those of the prompt."""
+        """Return ranges of real rows: every shard's of the image, then those of the prompt."""
         n, rows, text = case.shape.n, case.shape.rows, case.shape.text
         shards = token_shards(case.layout, n, rows)
         if text:
@@ -159,7 +159,7 @@ class Attention(CpuKind):
         return self.once(case, seed, key, lambda: formulas.attention_float64(self.inputs(case, seed), case.shape))
 
     def _noise(self, case: Case, seed: int) -> tuple[Tensor, Tensor]:
-        """torch's attention in the storage dtype and in float64."""
+        """Return torch's attention in the storage dtype and in float64."""
         noise = formulas.attention_noise(self.inputs(case, seed), case.shape, case.dtype)
         return noise, self.reference(case, seed)[0]
 
@@ -222,16 +222,16 @@ def _inputs(shape: AttentionShape, family: str, dtype: str, seed: int) -> dict[s
 
 
 def _joint(result: Result, rows: int) -> Tensor:
-    """Real image rows and prompt rows of the simulator's answer, (B, H, rows + L, E)."""
+    """Return real image rows and prompt rows of the simulator's answer, (B, H, rows + L, E)."""
     image = result.tensors["out"][:, :, :rows]
     return torch.cat([image, result.tensors["joint_out"]], 2) if "joint_out" in result.tensors else image
 
 
 def _lse_rows(lse: Tensor, n: int, rows: int) -> Tensor:
-    """(B, H, n + L) without the padding rows."""
+    """Return (B, H, n + L) without the padding rows."""
     return torch.cat([lse[:, :, :rows], lse[:, :, n:]], 2)
 
 
 def rows_per_head(x: Tensor) -> Tensor:
-    """(B, H, N, E) -> (B * H, N, E)."""
+    """Turn (B, H, N, E) into (B * H, N, E)."""
     return x.flatten(0, 1)

@@ -65,7 +65,7 @@ class Block(CpuKind):
         return compare(inputs_of(case, seed), result.tensors, self.reference(case, seed), shards)[0]
 
     def reference(self, case: Case, seed: int) -> dict[str, Tensor]:
-        """Both streams after diffusers' block; one that it drops or only reads is not among them."""
+        """Return both streams after diffusers' block; one that it drops or only reads is not among them."""
         model, oracle = MODELS[case.model], oracle_of(MODELS[case.model].class_name)
         whole, block = load_block(self.store.folder(case.model, seed), model.block or 0)
         for part in block.modules():
@@ -86,7 +86,7 @@ def inputs_of(case: Case, seed: int) -> dict[str, Tensor]:
 
 
 def block_inputs(shape: BlockShape, features: int, seed: int, time_features: int | None = None) -> dict[str, Tensor]:
-    """``spatial`` (B, N, D), ``prompt`` (B, L, D), ``time`` (B, D) with silu applied; fp32 that bf16 can hold.
+    """Draw ``spatial`` (B, N, D), ``prompt`` (B, L, D), ``time`` (B, D) with silu applied; fp32 that bf16 can hold.
 
     ``time_features``: of a time step that is not as wide as the streams.
     Tokens have means that differ from 0 and from one another, so that a norm's mean and variance both matter; one of

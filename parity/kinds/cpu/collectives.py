@@ -41,7 +41,7 @@ class Collectives(CpuKind):
         return launch.execute("parity.kinds.cpu.collectives:program", options, {"seed": seed})
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        """How many answers of all ranks differ from torch's, and how many transfers from what is documented."""
+        """Count answers of all ranks that differ from torch's, and transfers that differ from what is documented."""
         size, options = case.layout.config().sp, case.layout.options(case.dtype)
         whole = [draw(seed, member, size, options.storage) for member in range(size)]
         wrong = transfers = 0
@@ -91,21 +91,19 @@ def shifts(group: Group) -> bool:
 
 
 def handed_over(group: Group) -> int:
-    """How many buffers a member receives into and then hands over, which reads them: of a broadcast by the last member,
-    and of a shift.
-    """
+    """Count the buffers a member receives into and hands over: of a broadcast by the last member, and of a shift."""
     return (group.index != group.size - 1) + (group.size > 1 and shifts(group))
 
 
 def misplaced(trace: list[dict[str, Any]], group: Group) -> int:
-    """How many of a member's borders arrived in the buffer of the other side: that of the member before is [0]."""
+    """Count a member's borders that arrived in the buffer of the other side: that of the member before is [0]."""
     borders = [event for event in trace if event["collective"] == "neighbor_pad" and event["op"] == "recv"]
     sides = [(event["buffer"], int(group.ranks.index(event["peer"]) > group.index)) for event in borders]
     return sum(buffer != f"neighbor_pad.arrived[{side}]" for buffer, side in sides)
 
 
 def misled(trace: list[dict[str, Any]], group: Group) -> int:
-    """How many of a member's sends go elsewhere than is documented: to a neighbour, and on a Ring to the right only but
+    """Count a member's sends that go elsewhere than is documented: to a neighbour, and on a Ring to the right only but
     for two arms of a broadcast and both borders; all_to_all sends at step d to the member that is d away.
     """
     wrong, n, ring = 0, group.size, group.topology is Topology.RING
@@ -123,7 +121,7 @@ def misled(trace: list[dict[str, Any]], group: Group) -> int:
 
 
 def unlike_formula(trace: list[dict[str, Any]], group: Group, x: Tensor) -> int:
-    """Of how many collectives a member, which brings a tensor like ``x``, sends other bytes than is documented."""
+    """Count the collectives of which a member, with a tensor like ``x``, sends other bytes than is documented."""
     sent = Counter[str]()
     for event in trace:
         if event["op"] == "send":

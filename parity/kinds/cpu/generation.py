@@ -73,7 +73,7 @@ class Generation(CpuKind):
     }
 
     def inputs(self, case: Case, seed: int) -> list[list[int]]:
-        """Ids of the prompts, of many lengths; never the drafter's mask."""
+        """Return ids of the prompts, of many lengths; never the drafter's mask."""
         return draw_prompts(case, case.shape.prompts, seed)
 
     def run(self, case: Case, layout: Layout, seed: int, *, trace: bool = False, **more: Any) -> TextResult:
@@ -138,7 +138,7 @@ class Generation(CpuKind):
         return decoding.find(result.texts, known, rows, limits["margin_max_abs"])
 
     def answers(self, result: TextResult) -> dict[str, Tensor]:
-        """Everything about all prompts, one after the other: tokens, and of every step what made it."""
+        """Return everything about all prompts, one after the other: tokens, and of every step what made it."""
         steps = [step for text in result.texts for step in text.steps]
         return {
             "tokens": torch.tensor([token for text in result.texts for token in text.tokens]),
@@ -150,7 +150,7 @@ class Generation(CpuKind):
 
 
 def draw_prompts(case: Case, count: int, seed: int) -> list[list[int]]:
-    """Ids of ``count`` prompts of ``case.shape.least`` to ``case.shape.text`` tokens."""
+    """Draw ids of ``count`` prompts of ``case.shape.least`` to ``case.shape.text`` tokens."""
     g, vocabulary = generator(seed, "prompts"), MODELS[case.model].config["mask_token_id"]
     least, most = case.shape.least, case.shape.text
     lengths = [least + (7 * i) % (most - least + 1) for i in range(count)]
@@ -160,7 +160,7 @@ def draw_prompts(case: Case, count: int, seed: int) -> list[list[int]]:
 def generate(
     case: Case, seed: int, store: CheckpointStore, prompts: list[list[int]], options: RunOptions
 ) -> TextResult:
-    """refsim's tokens after every prompt."""
+    """Generate refsim's tokens after every prompt."""
     shape, length = case.shape, {"max_new_tokens": case.shape.max_new_tokens, "stop": case.shape.stop}
     drafter = {"draft": store.folder(case.model, seed), "cache": shape.cache} if shape.drafted else {}
     request = TextRequest(**drafter, **length)
@@ -231,8 +231,8 @@ class GenerationOracle:
 
     @torch.inference_mode()
     def states(self, prompt: list[int]) -> dict[str, Tensor]:
-        """Of a prompt: ``layers`` (layers - 1, rows, D) before the final norm, ``last`` (rows, D) after it, ``logits``
-        (rows, vocabulary), and ``draft`` (block, D), the drafter's first answer after its final norm."""
+        """Return ``layers`` (layers - 1, rows, D) of a prompt before the final norm, ``last`` (rows, D) after it,
+        ``logits`` (rows, vocabulary), and ``draft`` (block, D), the drafter's first answer after its final norm."""
         forward = self._target(torch.tensor([prompt]), output_hidden_states=True)
         draft = self._draft(forward.hidden_states, int(forward.logits[0, -1].argmax()))[0]
         layers = torch.cat(forward.hidden_states[1:-1])
@@ -240,7 +240,7 @@ class GenerationOracle:
 
     @torch.inference_mode()
     def router_gap(self, ids: list[int]) -> float:
-        """By how much the last expert chosen for a row of a text beats the first one left out; the least of all."""
+        """Return by how much the last expert chosen for a row beats the first one left out; the least of all rows."""
         chosen = self._target.config.num_experts_per_tok
         routers = self._target(torch.tensor([ids]), output_router_logits=True).router_logits
         best = torch.cat(routers).topk(chosen + 1, -1).values
@@ -282,7 +282,7 @@ def oracle_of(kind: Kind, case: Case, seed: int) -> GenerationOracle:
 
 
 def wrong_rows(start: int, steps: list[dict[str, Any]], *, draft: bool = True, noise: int = 0) -> int:
-    """How often a cache did not hold exactly the rows of final tokens; ``draft``: the drafter's counts too, which has
+    """Count how often a cache did not hold exactly the rows of final tokens; ``draft``: the drafter's counts too, with
     ``noise`` rows behind them.
     """
     wrong = 0
@@ -294,12 +294,12 @@ def wrong_rows(start: int, steps: list[dict[str, Any]], *, draft: bool = True, n
 
 
 def block_of(case: Case) -> int:
-    """Tokens that the target verifies in one pass."""
+    """Return how many tokens the target verifies in one pass."""
     return MODELS[case.model].config["block_size"] if case.shape.drafted else 1
 
 
 def pages(case: Case, prompts: list[list[int]], result: TextResult) -> int:
-    """Pages of 32 rows that all texts take of a paged cache: a round's rows, rejected proposals too, are written."""
+    """Count pages of 32 rows that all texts take of a paged cache: a round's rows, rejected ones too, are written."""
     if case.shape.cache != "paged":
         return 0
     rows = [len(prompt) for prompt in prompts]
@@ -310,7 +310,7 @@ def pages(case: Case, prompts: list[list[int]], result: TextResult) -> int:
 
 
 def differences(a: list[int], b: list[int]) -> int:
-    """Positions at which two lists differ, those that only one of them has included."""
+    """Count positions at which two lists differ, those that only one of them has included."""
     return abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b, strict=False))
 
 
@@ -321,8 +321,7 @@ def up_to_stop(tokens: list[int], stop: tuple[int, ...]) -> list[int]:
 
 
 def rows_before(case: Case, prompt: list[int]) -> int:
-    """Rows in the caches before the first round: a drafter proposes only after the target has read the prompt, whose
-    last row is of the first round where there is none."""
+    """Return the rows in the caches before the first round, which without a drafter reads the prompt's last row."""
     return len(prompt) - (not case.shape.drafted)
 
 
@@ -343,7 +342,7 @@ def _matching(proposed: list[int], tokens: list[int]) -> int:
 
 
 def _best(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Best token and margin over the second best of every row."""
+    """Return the best token and its margin over the second best of every row."""
     two = logits.topk(2, -1)
     return two.indices[..., 0], two.values[..., 0] - two.values[..., 1]
 

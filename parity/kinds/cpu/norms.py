@@ -65,7 +65,7 @@ class Norms(CpuKind):
 
     @staticmethod
     def _rounded_otherwise(result: Result, seed: int, dtype: torch.dtype) -> int:
-        """How many values of a norm of heads are not diffusers' own."""
+        """Count the values of a norm of heads that are not diffusers' own."""
         from diffusers.models.normalization import RMSNorm as DiffusersRMSNorm
 
         right = DiffusersRMSNorm(_E, eps=_EPS)
@@ -74,7 +74,7 @@ class Norms(CpuKind):
 
 
 def expected(seed: int, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Every norm in one piece, in float64."""
+    """Return every norm in one piece, in float64."""
     x, x_of_heads, picture = (draw(seed, dtype, *size).double() for size in _sizes())
     whole = F.rms_norm(x_of_heads.transpose(1, 2).flatten(2), (_HEADS * _E,), factors(_HEADS * _E).double(), _EPS)
     weight = factors(_CHANNELS).double()
@@ -123,17 +123,17 @@ def _part(x: Tensor, group: Group, padded: int, dim: int) -> Tensor:
 
 
 def factors(count: int) -> Tensor:
-    """Powers of two, the same of every member's lanes."""
+    """Return powers of two, the same of every member's lanes."""
     return torch.tensor([1.0, -2.0, 0.5, 4.0]).repeat(-(-count // 4))[:count]
 
 
 def _ordinary(count: int) -> Tensor:
-    """Weights that are no powers of two."""
+    """Return weights that are no powers of two."""
     return torch.linspace(0.3, 1.7, count)
 
 
 def draw(seed: int, dtype: torch.dtype, *size: int) -> Tensor:
-    """Rows along the one dim of 12: normal, around 100, of 1e-4, zeros, and with one value of 300, in turn."""
+    """Draw rows along the one dim of 12: normal, around 100, of 1e-4, zeros, and with one value of 300, in turn."""
     x, dim = torch.randn(size, generator=generator(seed, "norms", *size)), size.index(12)
     for row, part in enumerate(x.unbind(dim)):
         kind = row % 5

@@ -57,7 +57,7 @@ def authors_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def shift_first(x: Tensor) -> Tensor:
-    """Rows of a modulation that diffusers has with the scale first."""
+    """Put the shift first in rows of a modulation that diffusers has with the scale first."""
     return torch.cat(x.chunk(2)[::-1])
 
 

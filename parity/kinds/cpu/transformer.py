@@ -76,7 +76,7 @@ class Transformer(ModelKind):
 
     @staticmethod
     def held(case: Case) -> str:
-        """bf16 of large latents in fp32, too: its values are fp32's as well, and one answer is right for both."""
+        """Return bf16 for large latents in fp32, too: fp32 has its values as well, and one answer is right for both."""
         return "bf16" if _is_large(case) else case.dtype
 
     def folder(self, case: Case, seed: int) -> Path:
@@ -217,13 +217,13 @@ def transformer_inputs(case: Case, seed: int) -> dict[str, Tensor]:
 
 
 def compare_samples(case: Case, sample: Tensor, ref: Tensor, **more: Any) -> Metrics:
-    """All metrics of a sample, token by token, with the shards that the case's layout cuts."""
+    """Measure a sample token by token, with the shards that the case's layout cuts."""
     out_tokens, ref_tokens = (ModelKind.oracle(case).tokens(x) for x in (sample, ref))
     n = ref_tokens.shape[1]
     return m.compare(out_tokens, ref_tokens, token_shards(case.layout, n, n), **more)
 
 
 def guided_sample(sample: Tensor, scale: float) -> Tensor:
-    """``uncond + scale * (cond - uncond)`` in float64 of a sample whose first half is the negative one."""
+    """Return ``uncond + scale * (cond - uncond)`` in float64 of a sample whose first half is the negative one."""
     uncond, cond = sample.double().chunk(2)
     return uncond + scale * (cond - uncond)

@@ -50,13 +50,13 @@ class VAEDecoder(ModelKind):
 
 
 def cuts(case: Case) -> tuple[int, int]:
-    """How many parts a decoder cuts a picture into by rows and by columns."""
+    """Return how many parts a decoder cuts a picture into by rows and by columns."""
     config = case.layout.config()
     return config.sp, config.tp if case.layout.vae_parallel == "spatial" else 1
 
 
 def compare_frames(out: Tensor, ref: Tensor, latent: tuple[int, ...], factors: tuple[int, int]) -> Metrics:
-    """Metrics of frames (B, C, [T,] H, W), and their seams, of a latent cut by ``factors`` by rows and by columns.
+    """Measure frames (B, C, [T,] H, W) and their seams, of a latent cut by ``factors`` by rows and by columns.
 
     Rows are judged as the tokens of the first cut, columns as those of the second; of each metric the worse counts.
     """

@@ -100,7 +100,7 @@ def _spec(case: Case) -> ModelSpec:
 
 
 def _tokens(case: Case, known: Outlined) -> int:
-    """Tokens of a picture of ``ROWS`` x ``COLUMNS`` patches as the model's spec counts them."""
+    """Count tokens of a picture of ``ROWS`` x ``COLUMNS`` patches as the model's spec does."""
     config = {"patch_size": 2, "register_token_num": known.own_tokens}
     size = (2 * ROWS, 2 * COLUMNS)
     return _spec(case).more_dims(config, (1, *size) if known.pictures == 2 else size)["image tokens"]
@@ -117,7 +117,7 @@ def _fits(x: Tensor, dims: tuple[str | int, ...]) -> bool:
 
 
 def _inputs(known: Outlined, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, prompt and time step."""
+    """Draw tokens, prompt and time step."""
     g = generator(seed, "outlined")
     tokens = torch.randn(2, ROWS * COLUMNS, known.outline.token_features, generator=g)
     prompt = torch.randn(2, PROMPT, TEXT, generator=g)
@@ -125,7 +125,7 @@ def _inputs(known: Outlined, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _model(known: Outlined, seed: int) -> nn.Module:
-    """diffusers' model with random weights, those that an outline lacks taken out."""
+    """Make diffusers' model with random weights, those that an outline lacks taken out."""
     model, g = library_class(known.class_name)(**known.config), generator(seed, "outlined weights")
     with torch.no_grad():
         for x in model.state_dict().values():
@@ -154,6 +154,6 @@ def _answer(known: Outlined, seed: int) -> Tensor:
 
 
 def _picture(tokens: Tensor, kind: int) -> Tensor:
-    """Tokens of 2 x 2 patches, a channel's values side by side, as a picture or as a video of one frame."""
+    """Put tokens of 2 x 2 patches, a channel's values side by side, into a picture or a video of one frame."""
     x = F.fold(tokens.transpose(1, 2), (2 * ROWS, 2 * COLUMNS), 2, stride=2)
     return x if kind == 1 else x.unsqueeze(2)

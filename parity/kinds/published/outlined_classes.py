@@ -62,7 +62,7 @@ def _zero(model: nn.Module, *endings: str) -> None:
 
 
 def _exact(model: Any) -> None:
-    """No pooled prompt, exact gelu, no biases where an outline's fused linears have none."""
+    """Take out pooled prompts, approximate gelu, and biases where an outline's fused linears have none."""
     _zero(model, "text_embedder.linear_2.weight", "text_embedder.linear_2.bias", ".proj.bias", "proj_mlp.bias")
     for module in model.modules():
         if getattr(module, "approximate", None) == "tanh":
@@ -77,7 +77,7 @@ def _sd35(model: Any) -> None:
 
 
 def _motif(model: Any) -> None:
-    """SD3 whose time step goes through linears as wide as Motif's: 256 -> 1024 -> the stream's width."""
+    """Give SD3 linears of the time step as wide as Motif's: 256 -> 1024 -> the stream's width."""
     _sd35(model)
     embedder, g = model.time_text_embed.timestep_embedder, generator(0, "outlined time")
     for name, a, b in (("linear_1", TIME, 4 * TIME), ("linear_2", 4 * TIME, WIDTH)):
@@ -139,7 +139,7 @@ class _Centred(nn.Module):
 
 
 def _renamed(tensors: Tensors, names: dict[str, str]) -> Tensors:
-    """Tensors whose name begins with a key, by what stands for it."""
+    """Rename tensors whose name begins with a key to what stands for it."""
     found: Tensors = {}
     for name, x in tensors.items():
         for start, other in names.items():
@@ -150,7 +150,7 @@ def _renamed(tensors: Tensors, names: dict[str, str]) -> Tensors:
 
 
 def _stream(block: str, name: str, index: int, *, prompt: bool) -> dict[str, str]:
-    """Names of a stream's weights in a double block."""
+    """Return the names of a stream's weights in a double block."""
     theirs = [f"add_{n}_proj" for n in "qkv"] if prompt else [f"to_{n}" for n in "qkv"]
     added, context, ours = "added_" if prompt else "", "_context" if prompt else "", "prompt" if prompt else "spatial"
     at, to = f"{block}.{index}.", f"blocks.{index}.{ours}."
@@ -179,7 +179,7 @@ def _common(embedder: str, time: str, name: str = "") -> dict[str, str]:
 
 
 def _cut(tensors: Tensors, ending: str, parts: int) -> Tensors:
-    """Fused weights by their parts: ``ff.in`` as ``ff.in.0`` and, where it is gated, ``ff.in.1``."""
+    """Cut fused weights into their parts: ``ff.in`` as ``ff.in.0`` and, where it is gated, ``ff.in.1``."""
     found: Tensors = {}
     for name, x in tensors.items():
         if name.endswith(ending):

@@ -164,7 +164,7 @@ def defaults(spec: ModelSpec, published: Published) -> dict[str, Any]:
 
 
 def unsaid_that_count(spec: ModelSpec, published: Published) -> list[str]:
-    """Numbers of which the class has none unless config.json says one, but what is read instead is other than 0."""
+    """List numbers that the class lacks unless config.json says one, where what is read instead is not 0."""
     if spec.timing_only:
         return []
     kind = library_class(published.class_name)
@@ -174,7 +174,7 @@ def unsaid_that_count(spec: ModelSpec, published: Published) -> list[str]:
 
 
 def other_weights_unsaid(spec: ModelSpec, published: Published, known: dict[str, Any]) -> list[str]:
-    """Keys without a default of their own in the class, lacking which it has other weights than are asked for."""
+    """List keys without a default in the class, lacking which it has other weights than are asked for."""
     if spec.timing_only:
         return []
     read = {field.name for field in dataclasses.fields(spec.config_class)}
@@ -191,17 +191,17 @@ def other_weights_unsaid(spec: ModelSpec, published: Published, known: dict[str,
 
 
 def shapes_of(tensors: dict[str, Tensor]) -> Shapes:
-    """Shapes by name."""
+    """Return shapes by name."""
     return {name: tuple(x.shape) for name, x in tensors.items()}
 
 
 def count(shapes: Shapes) -> int:
-    """How many numbers tensors have."""
+    """Count the numbers that tensors have."""
     return sum(map(math.prod, shapes.values()))
 
 
 def stacked(shapes: Shapes) -> Shapes:
-    """Weights of experts as transformers holds them, all experts of a layer in one tensor, gate and up in one."""
+    """Stack weights of experts as transformers holds them: all of a layer in one tensor, gate and up in one."""
     found: Shapes = {}
     experts: dict[str, Shapes] = {}
     for name, shape in shapes.items():
@@ -230,7 +230,7 @@ def wrong_passes(spec: ModelSpec, model: torch.nn.Module) -> list[str]:
 def wrong_blocks(
     spec: ModelSpec, published: Published, model: torch.nn.Module, config: dict[str, Any] | None = None
 ) -> list[str]:
-    """Where the spec's blocks of a transformer are not those of the library, a clause each.
+    """Say where the spec's blocks of a transformer are not those of the library, a clause each.
 
     Args:
         config: of ``model``; by default the published one.
@@ -272,7 +272,7 @@ def wrong_of_one_kind(spec: ModelSpec, published: Published) -> list[str]:
 
 
 def outline_block_off(spec: ModelSpec, published: Published) -> float:
-    """How far the parameters of one more block are from those of the library's, the worst kind of block."""
+    """Return how far the parameters of one more block are from the library's, for the worst kind of block."""
     kinds, worst = spec.block_counts(published.config), 0.0
     few = {kind: 1 if kind == "last" else 2 for kind in kinds}
     for kind in few.keys() - {"last"}:
@@ -287,7 +287,7 @@ def _parameters(published: Published, config: dict[str, Any]) -> int:
 
 
 def not_found(spec: ModelSpec, published: Published) -> list[str]:
-    """By which of its names a model is not found, and what a folder of it is taken for, a clause each."""
+    """Say by which of its names a model is not found, and what a folder of it is taken for, a clause each."""
     wrong = [name for name in (spec.name, published.name, *spec.class_names) if registry.get(name) != spec]
     if registry.get_published(published.name) != (spec, published):
         wrong.append(f"{published.name} as a published model")

@@ -71,7 +71,7 @@ class UnreadKeys(HostKind):
 
 
 def taken(folder: Path) -> dict[str, Any]:
-    """Keys that refsim does not read, each with another value that it takes all the same."""
+    """Return keys that refsim does not read, each with another value that it takes all the same."""
     written = json.loads((folder / "config.json").read_text())
     class_name = written.get("_class_name") or written["architectures"][0]
     config_class = get(class_name).config_class
@@ -89,7 +89,7 @@ def taken(folder: Path) -> dict[str, Any]:
 
 
 def other(value: Any) -> Any:
-    """Another value of the same kind, None where there is none that a library would take."""
+    """Return another value of the same kind, None where there is none that a library would take."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):

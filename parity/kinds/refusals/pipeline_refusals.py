@@ -157,7 +157,7 @@ def _with(file: str, **values: Any) -> Spoil:
 
 
 def _other(file: str, **values: Any) -> Spoil:
-    """Other values of keys that the file has; False if it has none of them."""
+    """Write other values of keys that the file has; False if it has none of them."""
     return _edited(file, lambda written: (values.keys() & written.keys()) == values.keys() and written.update(values))
 
 

@@ -125,7 +125,7 @@ def spoiled(
 
 
 def laid_out(device: Device, *shape: int, **dims: int) -> MeshTensor:
-    """Ones of a local shape, cut over the named groups where those have members."""
+    """Make ones of a local shape, cut over the named groups where those have members."""
     return MeshTensor(torch.ones(shape), shards(device.groups, **dims))
 
 
@@ -135,7 +135,7 @@ def check(holds: bool, what: str) -> None:
 
 
 def features(device: Device) -> Calls:
-    """Linears and sums over tp; the vocabulary; shift, scale and gate."""
+    """Yield calls of linears and sums over tp; the vocabulary; shift, scale and gate."""
     weights, size = ShapeWeights(torch.float32, torch.ones), TILE * device.groups["tp"].size
     down, up, each = torch.ones(TILE, size), torch.ones(size, TILE), partial(spoiled, device)
     whole, cut = laid_out(device, _B, 2, size), laid_out(device, _B, 2, TILE, tp=2)
@@ -173,7 +173,7 @@ def norms(device: Device) -> Calls:
 
 
 def heads(device: Device) -> Calls:
-    """Attention of rows that every device has."""
+    """Yield calls of attention on rows that every device has."""
     each, over = partial(spoiled, device), ("tp", *SEQUENCE)
     qkv = [laid_out(device, _B, 2, _PROMPT, _E, tp=1)] * 3
     yield from each("concat_heads", concat_heads, over, qkv[0], wrong=(Shard(3),))
@@ -215,7 +215,7 @@ def tokens(device: Device) -> Calls:
 
 
 def joint(device: Device) -> Calls:
-    """Attention over all tokens, without a prompt, with one that every device has, and with one that is cut."""
+    """Yield calls of attention over all tokens, without a prompt, with one on every device, and with a cut one."""
     each, over = partial(spoiled, device), ("tp", *SEQUENCE)
     cut, cut_prompt = (TokenShards.of(n, device.groups["sp"].size) for n in (40, _PROMPT))
     of_heads = _B, 2 * device.groups["ulysses"].size
@@ -240,7 +240,7 @@ def joint(device: Device) -> Calls:
 
 
 def rings(device: Device) -> Calls:
-    """Attention over a ring, of the heads that are there; and what has no key to attend to."""
+    """Yield calls of attention over a ring, of the heads that are there; and what has no key to attend to."""
     each, over = partial(spoiled, device), ("tp", "ulysses", "ring")
     shard = [laid_out(device, _B, 2, 5, _E, tp=1, ulysses=1, ring=2)] * 3
     rear = [laid_out(device, _B, 2, _PROMPT, _E, tp=1, ulysses=1)] * 3
@@ -260,7 +260,7 @@ def rings(device: Device) -> Calls:
 
 
 def exchanges(device: Device) -> Calls:
-    """Tokens for heads and back."""
+    """Yield exchanges of tokens for heads and back."""
     size, each = device.groups["ulysses"].size, partial(spoiled, device)
     of_heads, over = _B, ("ulysses",)
     exchange = Exchange(device, 2 * size)
@@ -342,7 +342,7 @@ def numbers(device: Device) -> Calls:
 
 
 def rows(device: Device) -> Calls:
-    """Rows of a table, of a cache and of a picture's patches: those that there are."""
+    """Yield calls for rows of a table, of a cache and of a picture's patches: those that there are."""
     weights = ShapeWeights(torch.float32, torch.ones)
     size = {"features": TILE * device.groups["tp"].size, "table_size": 4}
     grid = PatchEmbed(weights, device, "pos_embed", patch=2, in_channels=1, **size).grid

@@ -87,7 +87,7 @@ def _last(weights: Tensors) -> str:
 
 
 def _ungrouped(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str | None:
-    """Heads of keys, and their weights, among which the heads cannot be shared out, on two devices either."""
+    """Make heads of keys, and their weights, among which heads cannot be shared out, on two devices either."""
     if "num_key_value_heads" not in config:
         return None
     before, fewer = config["num_key_value_heads"], config["num_attention_heads"] - 2
@@ -162,7 +162,7 @@ def _config_wrong(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> 
 
 
 def _stages(count: int, weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str | None:
-    """Another number of stages, each but the last of which doubles a decoder's picture."""
+    """Give a decoder another number of stages, each but the last of which doubles its picture."""
     name = next((name for name in ("block_out_channels", "dim_mult") if name in config), None)
     if name is not None:
         config[name] = (config[name] * count)[:count]

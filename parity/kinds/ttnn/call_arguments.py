@@ -68,7 +68,7 @@ def wrong(call: Seen, where: Where) -> list[str]:
 
 
 def _arithmetic(call: Seen) -> list[str]:
-    """Fidelity, and what sums are kept in."""
+    """Check fidelity, and what sums are kept in."""
     op, given = call["op"].rpartition(".")[2], call.get("compute", {})
     if "norm" in op:
         wanted: dict[str, Any] = NORM
@@ -103,7 +103,7 @@ def _dtypes(call: Seen) -> list[str]:
 
 
 def _collective(call: Seen, where: Where) -> list[str]:
-    """Every link of the axis, and a ring where there is one; what has no ends, but for pictures, is a ring."""
+    """Check for every link of the axis, and for a ring where there is one: what has no ends, but for pictures."""
     axis, given = call["given"].get("cluster_axis"), call["given"]
     if axis is None or "num_links" not in given:
         return []
@@ -138,7 +138,7 @@ def _choice(seen: Seen) -> list[str]:
 
 
 def _mux(columns: int, links: int, workers: int, buffers: int) -> list[str]:
-    """As few cores of a row share a link as leave no link without one; none do where that cannot be."""
+    """Check that as few cores of a row share a link as leave none without one; none do where that cannot be."""
     right = [n for n in range(1, columns + 1) if math.ceil(columns / n) == links]
     if not right and not workers:
         return []
@@ -154,14 +154,14 @@ def _mux(columns: int, links: int, workers: int, buffers: int) -> list[str]:
 
 
 def _lies(what: Seen) -> list[str]:
-    """In L1 what few rows leave, and what of one operation's own a core has room for; else in DRAM."""
+    """Check that few rows lie in L1, and what of one operation's own a core has room for; all else in DRAM."""
     small = what["rows"] < LONG if "rows" in what else what["bytes"] <= SCRATCH_BYTES * what["cores"]
     wanted = "L1" if small else "DRAM"
     return [] if what["in"] == wanted else [f"{what} is not in {wanted}"]
 
 
 def _convolution(call: Seen, where: Where) -> list[str]:
-    """Blocks of channels in and out: no pair of more arithmetic fits a core's memory; pixels eight by eight."""
+    """Check blocks of channels: no pair of more arithmetic fits a core's memory; pixels go eight by eight."""
     video, block, taps = call["inputs"][0][0], call["conv"], math.prod(call["given"]["kernel_size"])
     found = [] if tuple(block["grid"]) == where.grid else [f"cores {block['grid']}, not {list(where.grid)}"]
     outs = [n for n in _tiles_of(call["given"]["output_channels"]) if n <= SUM_CHANNELS or n % SUM_CHANNELS == 0]
@@ -180,13 +180,13 @@ def _tiles_of(channels: int) -> list[int]:
 
 
 def _conv_bytes(c_in: int, c_out: int, taps: int) -> int:
-    """Of a core: patches twice (as rows and as tiles) and the kernel in bf16, sums in fp32 and the result in bf16."""
+    """Add up a core's patches twice (as rows and as tiles) and kernel in bf16, sums in fp32 and the result in bf16."""
     pixels, inner = CONV_SIDE**2, math.ceil(taps * c_in / TILE) * TILE
     return 2 * (2 * pixels * inner) + 2 * inner * c_out + (4 + 2) * pixels * c_out
 
 
 def _matmul(call: Seen, where: Where) -> list[str]:
-    """Blocks: no other allowed one leaves fewer cores idle, computes less padding or waits less."""
+    """Check blocks: no other allowed one leaves fewer cores idle, computes less padding or waits less."""
     block, gathers = call["matmul"], "all_gather" in call["op"]
     (_, x, *_), (_, w, *_) = call["inputs"][:2]
     batch_rows = math.prod(x[:-1])
@@ -217,7 +217,7 @@ def _divide(block: dict[str, int], h: int, w: int) -> bool:
 
 
 def _cost(tiles: int, k: int) -> int:
-    """Every block as long as its tiles and one more for its start, padding included."""
+    """Count every block as long as its tiles and one more for its start, padding included."""
     return math.ceil(tiles / k) * (k + 1)
 
 
@@ -235,7 +235,7 @@ def _hidden(call: Seen) -> list[str]:
 
 
 def _attention(call: Seen, where: Where) -> list[str]:
-    """Chunks as long as tt_dit's, but no longer than the rows there are; in one piece, the largest that divide them."""
+    """Check chunks: as long as tt_dit's, but not longer than the rows; in one piece, the largest that divide them."""
     given, ring = call.get("sdpa"), "ring" in call["op"]
     if given is None:
         return []

@@ -77,7 +77,7 @@ _LEFT = {
 
 
 def _config(name: str) -> dict[str, Any]:
-    """config.json of a random model, whole."""
+    """Return config.json of a random model, whole."""
     class_name = {"dflash_tiny32": "DFlashDraftModel"}.get(name, MODELS[name].class_name)
     whole = MODELS["wan_vae"].config if name == "wan_vae_tiny" else {}  # spread and mean of every channel
     return whole | MODELS[name].config | {"_class_name": class_name}

@@ -75,12 +75,12 @@ class TTNNGeneration(TTNNKind):
     }
 
     def prompts(self, case: Case, seed: int) -> list[list[int]]:
-        """As many as the case has, on none of which the oracle's choices are close."""
+        """Return as many prompts as the case has, on none of which the oracle's choices are close."""
         with one_thread():
             return self.once(case, seed, case.id, lambda: self._clear_prompts(case, seed))
 
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        """``ids`` of all prompts one after the other and ``lengths``."""
+        """Return ``ids`` of all prompts one after the other and ``lengths``."""
         prompts = self.prompts(case, seed)
         ids = torch.tensor([token for prompt in prompts for token in prompt])
         return {"ids": ids, "lengths": torch.tensor([len(prompt) for prompt in prompts])}
@@ -141,7 +141,7 @@ class TTNNGeneration(TTNNKind):
 
 
 def compare_states(tensors: dict[str, Tensor], states: dict[str, Tensor]) -> Metrics:
-    """Hidden states and logits of the first prompt against transformers'."""
+    """Compare hidden states and logits of the first prompt with transformers'."""
     found: Metrics = {}
     for name, wanted in states.items():
         ours = tensors[name].float()
@@ -152,13 +152,13 @@ def compare_states(tensors: dict[str, Tensor], states: dict[str, Tensor]) -> Met
 
 
 def logits_bytes(logits: Tensor, tp: int) -> int:
-    """Bytes that a device has of the logits (rows, vocabulary) before they are gathered."""
+    """Return bytes that a device has of the logits (rows, vocabulary) before they are gathered."""
     rows, vocab_size = logits.shape
     return rows * padded_features(vocab_size, tp) // tp * _FP32_BYTES
 
 
 def closest_choice(expected: Expected) -> float:
-    """Least margin of a choice that the tokens or the steps hang on: the target's, and of proposals that end a step."""
+    """Return the least margin that tokens or steps hang on: the target's, and of proposals that end a step."""
     ends = [by[:accepted] for by, accepted in zip(expected.proposal_margins, expected.accepted, strict=True)]
     return min([expected.first_margin, *expected.margins, *(margin for end in ends for margin in end)])
 

@@ -79,7 +79,7 @@ def compare(
 
 
 def mean_token_rmse(out_BLF: Tensor, ref_BLF: Tensor) -> float:
-    """RMS of the error of the mean over a prompt's tokens, over the spread of single values."""
+    """Return the RMS of the error of the mean over a prompt's tokens, over the spread of single values."""
     if m.non_finite(out_BLF) or m.non_finite(ref_BLF):
         return math.nan
     error = (out_BLF.double() - ref_BLF.double()).mean(1)

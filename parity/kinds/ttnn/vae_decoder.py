@@ -40,7 +40,7 @@ class TTNNVAEDecoder(TTNNKind):
         return latent_inputs(case, seed)
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
-        """Frames are judged by rows and by columns, each side cut as the decoder cuts it; the worse of both counts."""
+        """Judge frames by rows and by columns, each side cut as the decoder cuts it; the worse of both counts."""
         cfg, (rows, columns) = case.layout.config().cfg, cuts(case)
         ours, ref = outcome.tensors["sample"].float(), reference.tensors["sample"].float()
         found = compare_frames(ours, ref, case.shape.latent, (rows, columns))
@@ -50,6 +50,6 @@ class TTNNVAEDecoder(TTNNKind):
 
     @staticmethod
     def _passes(case: Case) -> int:
-        """How many chunks refsim decodes the case's latent in, each of which ends in a gather per cut direction."""
+        """Return the chunks refsim decodes the latent in, each of which ends in a gather per cut direction."""
         frames = case.shape.latent[0] if len(case.shape.latent) == 3 else 1
         return max(1, frames // by_class_name(MODELS[case.model].class_name).frames_per_pass)

@@ -34,7 +34,7 @@ def runs() -> list[Data]:
 
 
 def run(*, faulty: bool) -> Data:
-    """One run as JSON values: where, the fault's sentence, and what :func:`bars` gives."""
+    """Return one run as JSON values: where, the fault's sentence, and what :func:`bars` gives."""
     g = torch.Generator().manual_seed(0)
     tensors = {name: torch.randn(SHAPE, generator=g) for name in "qkv"}
     options = attention_options("ring", mesh=MESH, dtype="fp32", trace=True, fault=FAULTY if faulty else "")
@@ -69,7 +69,7 @@ def bars(trace: list[Data], hazards: list[Data]) -> Data:
 
 
 def _lane(event: Data) -> str:
-    """``attend``, or the direction and the tensor of a transfer."""
+    """Return ``attend``, or the direction and the tensor of a transfer."""
     if event["op"] not in ("send", "recv"):
         return "attend"
     return f"{'send' if event['op'] == 'send' else 'receive'} {'V' if '.v' in event['buffer'] else 'K'}"

@@ -23,7 +23,7 @@ Rows = dict[str, list[Row]]
 
 
 def read(folders: Sequence[Path]) -> Rows:
-    """Rows by kind of record, see :data:`refsim.results.KINDS`; kinds that the page does not show are left out.
+    """Read rows by kind of record, see :data:`refsim.results.KINDS`; kinds that the page does not show are left out.
 
     Raises:
         UserError: a folder is not there or holds no results.
@@ -101,7 +101,7 @@ def _nearness(metric: Row) -> float:
 
 @cache
 def _reasons(kind: str, dtype: str) -> dict[str, tuple[float, str]]:
-    """Metric -> bound and reason of this version; none of a kind or a dtype that this version does not have."""
+    """Return bound and reason of every metric in this version; none of a kind or a dtype that it does not have."""
     try:
         return {t.metric: (t.limit, t.reason) for t in thresholds_for(kind, dtype)}
     except UserError:
