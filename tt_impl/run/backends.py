@@ -39,13 +39,9 @@ class Backend(ABC):
 
     Attributes:
         kind: the name by which users ask for it.
-        proves: what a program that passes on it has shown, one sentence.
-        lacks: what it has not shown.
     """
 
     kind: str
-    proves: str
-    lacks: str
 
     @abstractmethod
     def prepare(self, spec: MeshSpec) -> None:
@@ -71,8 +67,6 @@ class Mock(Backend):
     """ttnn's mock device, with values computed beside it."""
 
     kind = "mock"
-    proves = "Shapes, layouts, core grids, memory, cuts, axes, head orders, paddings and collectives are right."
-    lacks = "Kernels are not run: their numerics, races and speed are not shown."
 
     def prepare(self, spec: MeshSpec) -> None:
         stand_in().prepare(spec)
@@ -87,11 +81,9 @@ class Mock(Backend):
 
 
 class Simulator(Backend):
-    """ttsim."""
+    """ttsim; nobody has run this kind yet."""
 
     kind = "sim"
-    proves = "Programs and kernels run on simulated chips and give the values that are read."
-    lacks = "Speed is not shown. Nobody has run this kind yet."
 
     def prepare(self, spec: MeshSpec) -> None:
         """ttsim's documented setup; what the user set is kept, what the documentation always sets is set."""
@@ -106,11 +98,9 @@ class Simulator(Backend):
 
 
 class Silicon(Backend):
-    """The devices of this machine."""
+    """The devices of this machine; nobody has run this kind yet."""
 
     kind = "device"
-    proves = "The program runs on the devices of this machine."
-    lacks = "Nobody has run this kind yet."
 
     def prepare(self, spec: MeshSpec) -> None:
         for variable in (SIMULATOR, CLUSTER_DESCRIPTOR):

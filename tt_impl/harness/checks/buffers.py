@@ -80,10 +80,9 @@ def never_written(log: EventLog) -> Iterator[Finding]:
 
 def freed(log: EventLog) -> Iterator[Finding]:
     """Find uses of tensors that were deallocated."""
-    by = {free.buffer: log.events[free.event] for free in log.frees if free.how == "deallocate"}
     for event in log.events:
         for use in event.dead:
-            where = f" by {at(by[use.buffer])}" if use.buffer in by else ""
+            where = f" by {at(log.frees[use.buffer])}" if use.buffer in log.frees else ""
             yield Finding.of(
                 "freed", event,
                 f"{event.op} uses argument {use.argument}, a tensor of shape {list(use.shape)} that was deallocated"

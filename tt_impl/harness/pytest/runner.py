@@ -50,7 +50,6 @@ class Runner:
         self._earlier: Session | None = None
         self._child: Child | None = None
         self._numbers: dict[int, int] = {}
-        self._warnings: list[dict[str, Any]] = []
         if self.here:
             machine.enter(self.mesh)
 

@@ -9,8 +9,7 @@ device tensor it reads. A buffer is known by an id that ttnn never gives twice a
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import ttnn
@@ -105,15 +104,6 @@ class Event:
         return next((use.devices for use in (*self.inputs, *self.outputs)), ())
 
 
-@dataclass(frozen=True)
-class Free:
-    """Memory given back: ``how`` is ``deallocate``, or ``reused`` where it shows by what was allocated there next."""
-
-    buffer: int
-    event: int
-    how: str
-
-
 class EventLog:
     """A handler for :func:`tt_impl.trace.intercept.intercepted`; install it with ``first``, before all others.
 
@@ -123,20 +113,16 @@ class EventLog:
 
     Attributes:
         events: what happened, in order.
-        frees: memory given back.
-        opened: devices first used, by ids: shape of the mesh, line and number of the event.
+        frees: by buffer the event that deallocated it.
     """
 
     def __init__(self, shadow: ProgramValues | None = None) -> None:
         self.events: list[Event] = []
-        self.frees: list[Free] = []
-        self.opened: list[dict[str, Any]] = []
+        self.frees: dict[int, Event] = {}
         self._shadow = shadow
         self._uses: dict[tuple[int, int], TensorUse] = {}
         self._last: dict[int, TensorUse] = {}
         self._made: dict[int, tuple[int, int]] = {}
-        self._at: dict[tuple, int] = {}
-        self._known_devices: set[tuple[int, ...]] = set()
 
     def __call__(self, call: Invocation) -> Any:
         named = arguments(call)
@@ -165,27 +151,13 @@ class EventLog:
             event.written = tuple(b for b, values in after.items() if values is not None and values is not before[b])
         for (_, tensor), use in zip(inputs, event.inputs, strict=True):
             if call.name in _DEALLOCATES and not tensor.is_allocated():
-                self.frees.append(Free(use.buffer, event.number, "deallocate"))
-        for use in event.outputs:
-            self._placed(use, event)
+                self.frees[use.buffer] = event
         return result
-
-    def as_json(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return {
-            "events": [asdict(event) for event in self.events],
-            "frees": [asdict(free) for free in self.frees],
-            "opened": self.opened,
-        }
 
     @property
     def sees_writes(self) -> bool:
         """Whether ``Event.written`` is known."""
         return self._shadow is not None
-
-    def ops(self) -> Counter[str]:
-        """Count how often each operation was called."""
-        return Counter(event.op for event in self.events)
 
     def _inputs(self, named: dict[str, Any]) -> tuple[list[tuple[str, ttnn.Tensor]], list[TensorUse]]:
         """Return tensors that live on devices by argument, and those that did before they were deallocated."""
@@ -215,21 +187,6 @@ class EventLog:
             return {}
         values = self._shadow.store.values
         return {use.buffer: values.get(use.buffer) for use in event.inputs}
-
-    def _placed(self, use: TensorUse, event: Event) -> None:
-        """Note the devices of a result, and that whatever was at its address before is gone."""
-        if use.devices not in self._known_devices:
-            self._known_devices.add(use.devices)
-            self.opened.append(
-                {"devices": list(use.devices), "shape": list(use.mesh), "event": event.number, "where": event.where}
-            )
-        place = use.devices, use.memory, use.address
-        former = self._at.get(place)
-        if former == use.buffer or not use.bytes:
-            return
-        self._at[place] = use.buffer
-        if former is not None:
-            self.frees.append(Free(former, event.number, "reused"))
 
 
 def _as(argument: str, use: TensorUse) -> TensorUse:
