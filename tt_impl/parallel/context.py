@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import ttnn
@@ -57,23 +58,11 @@ class Context:
             )
         self.ccl = CCLManager(self.device, self.options.mesh, self.shape)
         self._reciprocals: dict[int, ttnn.Tensor] = {}
-        self.linear_config = ttnn.init_device_compute_kernel_config(
-            self.device.arch(),
-            math_fidelity=ttnn.MathFidelity.HiFi2,
-            math_approx_mode=True,
-            fp32_dest_acc_en=True,
-            packer_l1_acc=True,
-        )
-        self.norm_config = ttnn.init_device_compute_kernel_config(
-            self.device.arch(),
-            math_fidelity=ttnn.MathFidelity.HiFi4,
-            math_approx_mode=False,
-            fp32_dest_acc_en=True,
-            packer_l1_acc=False,
-        )
-        self.sdpa_config = ttnn.init_device_compute_kernel_config(
-            self.device.arch(), math_fidelity=ttnn.MathFidelity.HiFi2, math_approx_mode=False, fp32_dest_acc_en=False
-        )
+        config = partial(ttnn.init_device_compute_kernel_config, self.device.arch())
+        low, high = ({"math_fidelity": level} for level in (ttnn.MathFidelity.HiFi2, ttnn.MathFidelity.HiFi4))
+        self.linear_config = config(**low, math_approx_mode=True, fp32_dest_acc_en=True, packer_l1_acc=True)
+        self.norm_config = config(**high, math_approx_mode=False, fp32_dest_acc_en=True, packer_l1_acc=False)
+        self.sdpa_config = config(**low, math_approx_mode=False, fp32_dest_acc_en=False)
 
     def put_weight(self, x: torch.Tensor, **where: int | None) -> ttnn.Tensor:
         """Do as :meth:`put` with a linear layer's matrix, in the dtype of weights."""

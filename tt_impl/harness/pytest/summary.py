@@ -16,17 +16,9 @@ from tt_impl.harness.pytest.verdicts import CATEGORIES, Verdict
 _SHOWN = 12
 """How many names or messages of one category are printed."""
 _NAMED = {
-    verdicts.RULE: "op",
-    verdicts.OPTION: "message",
-    verdicts.UNSEEN: "op",
-    verdicts.SHADOW: "message",
-    verdicts.CAUGHT: "message",
-    verdicts.REFUSED: "message",
-    verdicts.CRASH: "op",
-    verdicts.TIMEOUT: "op",
-    verdicts.VERSION: "message",
-    verdicts.ENVIRONMENT: "message",
-    verdicts.ERROR: "message",
+    **dict.fromkeys((verdicts.RULE, verdicts.UNSEEN, verdicts.CRASH, verdicts.TIMEOUT), "op"),
+    **dict.fromkeys((verdicts.OPTION, verdicts.SHADOW, verdicts.CAUGHT, verdicts.REFUSED), "message"),
+    **dict.fromkeys((verdicts.VERSION, verdicts.ENVIRONMENT, verdicts.ERROR), "message"),
 }
 """By which of a verdict's fields the tests of a category are counted."""
 

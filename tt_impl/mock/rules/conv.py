@@ -13,14 +13,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.conv_weights import as_rows, plain, prepared_bias, prepared_weights, stored_as, weight_of
+from tt_impl.mock.rules.conv_weights import (
+    as_rows,
+    plain,
+    prepared_bias,
+    prepared_weights,
+    stored_as,
+    weight_layout,
+    weight_of,
+)
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.pool import image_of, sides_of
 from tt_impl.mock.rules.registry import SUMS_BFLOAT16, Call, across
 from tt_impl.mock.storage.values import Shards
 
 
-@across("conv2d")
+@across("conv2d", "conv_transpose2d")
 def conv2d(
     call: Call,
     *,
@@ -34,20 +42,35 @@ def conv2d(
     kernel_size: Sequence[int],
     stride: Sequence[int] = (1, 1),
     padding: Sequence[int] = (0, 0),
+    output_padding: Sequence[int] = (0, 0),
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
     bias_tensor: Shards | Tensor | None = None,
+    mirror_kernel: bool = True,
 ) -> tuple[list[Tensor], ...]:
-    """Convolve [1, 1, N*H*W, C] (or [N, H, W, C]) with [O, C/groups, K, L] to [1, 1, N*H'*W', O]."""
+    """Convolve [1, 1, N*H*W, C] (or [N, H, W, C]) with [O, C/groups, K, L] to [1, 1, N*H'*W', O].
+
+    A transposed one has [C, O/groups, K, L]; its padding takes rows away from the whole result, output padding lets it
+    end later. A kernel that was mirrored by the caller (``mirror_kernel=False``) is turned back, unless it is a
+    prepared one: its preparation was told.
+    """
+    transposed = "transpose" in call.name
+    border = _border(call)
+    if transposed and border != "constant":
+        raise call.unsupported("a padding mode of transposed convolutions")
     top, bottom, left, right = sides_of(padding)
-    weight_shape = (out_channels, in_channels // groups, *kernel_size)
 
     def convolved(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x = image_of(rows, batch_size, input_height, input_width, in_channels)
-        x = F.pad(x, (left, right, top, bottom), _border(call))
-        return F.conv2d(x, weight, bias, tuple(stride), 0, tuple(dilation), groups)
+        if not transposed:
+            x = F.pad(x, (left, right, top, bottom), border)
+            return F.conv2d(x, weight, bias, tuple(stride), 0, tuple(dilation), groups)
+        y = F.conv_transpose2d(x, weight.transpose(0, 1), None, tuple(stride), 0, 0, groups, tuple(dilation))
+        y = F.pad(y, (-left, output_padding[1] - right, -top, output_padding[0] - bottom))
+        return y if bias is None else y + bias.view(1, -1, 1, 1)
 
-    return _results(call, convolved, input_tensor, weight_tensor, bias_tensor, weight_shape)
+    layout = weight_layout(call, in_channels, out_channels, groups, kernel_size, mirror_kernel)
+    return _results(call, convolved, input_tensor, weight_tensor, bias_tensor, *layout)
 
 
 @across("conv1d")
@@ -77,45 +100,6 @@ def conv1d(
     )  # fmt: skip
 
 
-@across("conv_transpose2d")
-def conv_transpose2d(
-    call: Call,
-    *,
-    input_tensor: Shards,
-    weight_tensor: Shards | Tensor,
-    in_channels: int,
-    out_channels: int,
-    batch_size: int,
-    input_height: int,
-    input_width: int,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    output_padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    groups: int = 1,
-    bias_tensor: Shards | Tensor | None = None,
-    mirror_kernel: bool = True,
-) -> tuple[list[Tensor], ...]:
-    """Convolve [1, 1, N*H*W, C] (or [N, H, W, C]), transposed, with [C, O/groups, K, L] to [1, 1, N*H'*W', O].
-
-    A padding takes rows away from the whole result; output padding lets it end later. A kernel that was mirrored by
-    the caller (``mirror_kernel=False``) is turned back, unless it is a prepared one: its preparation was told.
-    """
-    if _border(call) != "constant":
-        raise call.unsupported("a padding mode of transposed convolutions")
-    top, bottom, left, right = sides_of(padding)
-    weight_shape = (out_channels // groups, in_channels, *kernel_size)
-
-    def convolved(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        x = image_of(rows, batch_size, input_height, input_width, in_channels)
-        y = F.conv_transpose2d(x, weight.transpose(0, 1), None, tuple(stride), 0, 0, groups, tuple(dilation))
-        y = F.pad(y, (-left, output_padding[1] - right, -top, output_padding[0] - bottom))
-        return y if bias is None else y + bias.view(1, -1, 1, 1)
-
-    return _results(call, convolved, input_tensor, weight_tensor, bias_tensor, weight_shape, not mirror_kernel)
-
-
 def _border(call: Call) -> str:
     """Return what the configuration says to pad with, as torch calls it."""
     mode = getattr(call.kwargs.get("conv_config"), "padding_mode", None)
@@ -129,7 +113,7 @@ def _results(
     weight_tensor: Shards | Tensor,
     bias_tensor: Shards | Tensor | None,
     weight_shape: tuple[int, ...],
-    mirrored: bool | None = None,
+    mirrored: bool | None,
 ) -> tuple[list[Tensor], ...]:
     """Return the convolution, activated, channels last, and the prepared weights if they are asked for."""
     out_channels = call.kwargs["out_channels"]

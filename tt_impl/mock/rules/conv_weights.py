@@ -91,24 +91,8 @@ _ELSEWHERE = frozenset(
 """What the preparation is told of the convolution, which says it again when it uses the result."""
 
 
-@across("prepare_conv_weights")
+@across("prepare_conv_weights", "prepare_conv_transpose2d_weights")
 def prepare_conv_weights(
-    call: Call,
-    *,
-    weight_tensor: Shards | Tensor,
-    in_channels: int,
-    out_channels: int,
-    kernel_size: Sequence[int],
-    groups: int = 1,
-    **rest: Any,
-) -> list[Tensor]:
-    """Prepare [O, C/groups, K, L], from the host or a device."""
-    call.check_named(rest, _ELSEWHERE)
-    return prepared_weights(call, weight_tensor, (out_channels, in_channels // groups, *kernel_size), 0)
-
-
-@across("prepare_conv_transpose2d_weights")
-def prepare_conv_transpose2d_weights(
     call: Call,
     *,
     weight_tensor: Shards | Tensor,
@@ -119,10 +103,19 @@ def prepare_conv_transpose2d_weights(
     mirror_kernel: bool = True,
     **rest: Any,
 ) -> list[Tensor]:
-    """Prepare [C, O/groups, K, L], from the host or a device."""
+    """Prepare [O, C/groups, K, L], or [C, O/groups, K, L] of a transposed one, from the host or a device."""
     call.check_named(rest, _ELSEWHERE)
-    shape = (out_channels // groups, in_channels, *kernel_size)
-    return prepared_weights(call, weight_tensor, shape, 0, not mirror_kernel)
+    shape, mirrored = weight_layout(call, in_channels, out_channels, groups, kernel_size, mirror_kernel)
+    return prepared_weights(call, weight_tensor, shape, 0, mirrored)
+
+
+def weight_layout(
+    call: Call, in_channels: int, out_channels: int, groups: int, kernel_size: Sequence[int], mirror_kernel: bool
+) -> tuple[tuple[int, ...], bool | None]:
+    """Return [A, B, K, L] of a convolution's weight, and of a transposed one whether its owner has it mirrored."""
+    if "transpose" in call.name:
+        return (out_channels // groups, in_channels, *kernel_size), not mirror_kernel
+    return (out_channels, in_channels // groups, *kernel_size), None
 
 
 @across("prepare_conv_bias", "prepare_conv_transpose2d_bias")

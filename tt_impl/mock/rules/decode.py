@@ -141,21 +141,8 @@ def geometry(cache: Tensor, override: Any, size: int) -> Tensor:
     return viewed(cache, heads, tokens, size)
 
 
-@per_device("transformer.flash_multi_latent_attention_decode")
+@per_device("transformer.flash_multi_latent_attention_decode", "transformer.paged_flash_multi_latent_attention_decode")
 def flash_multi_latent_attention_decode(
-    input_tensor_q: Tensor,
-    input_tensor_k: Tensor,
-    input_tensor_v: Tensor | None = None,
-    head_dim_v: int | None = None,
-    **rest: Any,
-) -> Tensor:
-    """Decode with latent attention: V is the first ``head_dim_v`` columns of K, unless it is given."""
-    v = latent_values(input_tensor_k, head_dim_v if input_tensor_v is None else input_tensor_v)
-    return scaled_dot_product_attention_decode(input_tensor_q, input_tensor_k, v, **rest)
-
-
-@per_device("transformer.paged_flash_multi_latent_attention_decode")
-def paged_flash_multi_latent_attention_decode(
     input_tensor_q: Tensor,
     input_tensor_k: Tensor,
     input_tensor_v: Tensor | None = None,
@@ -163,9 +150,10 @@ def paged_flash_multi_latent_attention_decode(
     page_table_tensor: Tensor | None = None,
     **rest: Any,
 ) -> Tensor:
-    """Decode with latent attention from blocks."""
-    v = latent_values(input_tensor_k, head_dim_v if input_tensor_v is None else input_tensor_v)
-    k, v = (unpaged(cache, page_table_tensor, input_tensor_q.shape[1]) for cache in (input_tensor_k, v))
+    """Decode with latent attention, from blocks by a page table: V is the first columns of K, unless it is given."""
+    k, v = input_tensor_k, latent_values(input_tensor_k, head_dim_v if input_tensor_v is None else input_tensor_v)
+    if page_table_tensor is not None:
+        k, v = (unpaged(cache, page_table_tensor, input_tensor_q.shape[1]) for cache in (k, v))
     return scaled_dot_product_attention_decode(input_tensor_q, k, v, **rest)
 
 

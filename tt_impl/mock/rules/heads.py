@@ -104,19 +104,19 @@ def nlp_create_q_heads_split(input: Tensor, *, num_heads: int, split_head_dim: i
     return list(split_heads(input, num_heads).tensor_split([split_head_dim], -1))
 
 
-@per_device("experimental.create_qkv_heads")
+@per_device("experimental.create_qkv_heads", "experimental.create_qkv_heads_from_separate_tensors")
 def create_qkv_heads(
-    input: Tensor, *, num_heads: int, num_kv_heads: int | None = None, transpose_k_heads: bool = True
+    input: Tensor,
+    input_kv: Tensor | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    transpose_k_heads: bool = True,
 ) -> list[Tensor]:
-    """Split [B, 1, N, (H + 2 Hkv) * E], group after group, into q [B, H, N, E], k and v [B, Hkv, N, E]."""
-    return _split_groups(input, None, num_heads, num_kv_heads, transpose_k_heads)
+    """Split [B, 1, N, (H + 2 Hkv) * E], group after group, into q [B, H, N, E], k and v [B, Hkv, N, E].
 
-
-@per_device("experimental.create_qkv_heads_from_separate_tensors")
-def create_qkv_heads_from_separate_tensors(
-    input: Tensor, input_kv: Tensor, *, num_heads: int, num_kv_heads: int | None = None, transpose_k_heads: bool = True
-) -> list[Tensor]:
-    """Split as ``create_qkv_heads``, with K and V of each group in a tensor of their own."""
+    K and V of each group may come in a tensor of their own.
+    """
     return _split_groups(input, input_kv, num_heads, num_kv_heads, transpose_k_heads)
 
 

@@ -61,7 +61,7 @@ def check_reciprocals(call: Call, table: Shards | None) -> None:
         raise call.unsupported(f"a table of {width} reciprocals that is not 1/1, 1/2, ... 1/{columns}")
 
 
-@across("layer_norm")
+@across("layer_norm", "rms_norm")
 def layer_norm(
     call: Call,
     input_tensor: Shards,
@@ -73,25 +73,13 @@ def layer_norm(
     recip_tensor: Shards | None = None,
 ) -> list[Tensor]:
     check_reciprocals(call, recip_tensor)
+    centred = call.name == "ttnn.layer_norm"
 
     def normed(x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Tensor:
         x = x if residual is None else x + residual
-        return affine(F.layer_norm(x, x.shape[-1:], eps=epsilon), weight, bias)
+        return affine(F.layer_norm(x, x.shape[-1:], eps=epsilon) if centred else rms(x, epsilon), weight, bias)
 
     return call.each(normed, input_tensor, weight, bias, residual_input_tensor)
-
-
-@per_device("rms_norm")
-def rms_norm(
-    input_tensor: Tensor,
-    *,
-    epsilon: float = 1e-12,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    residual_input_tensor: Tensor | None = None,
-) -> Tensor:
-    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
-    return affine(rms(x, epsilon), weight, bias)
 
 
 @per_device("experimental.dit_rms_norm_unary_fused")
@@ -104,10 +92,8 @@ def dit_rms_norm_unary_fused(
     *,
     activation: Any = None,
 ) -> Tensor:
-    normed = rms_norm(
-        input_tensor, epsilon=epsilon, weight=weight, bias=bias, residual_input_tensor=residual_input_tensor
-    )
-    return activate(normed, activation)
+    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
+    return activate(affine(rms(x, epsilon), weight, bias), activation)
 
 
 @across("batch_norm")

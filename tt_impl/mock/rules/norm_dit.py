@@ -83,8 +83,8 @@ def _rotated(x: Tensor, transformation: Tensor | None, cos: Tensor | None, sin: 
     return x if cos is None else rotate(x, cos, sin, transformation)
 
 
-@across("experimental.dit_fused_distributed_rmsnorm")
-def dit_fused_distributed_rmsnorm(
+@across("experimental.dit_fused_distributed_rmsnorm", "experimental.dit_fused_distributed_layernorm")
+def dit_fused_distributed_norm(
     call: Call,
     input_tensor: Shards,
     cluster_axis: int | None,
@@ -97,52 +97,21 @@ def dit_fused_distributed_rmsnorm(
     transformation_mat: Shards | None = None,
     rope_cos: Shards | None = None,
     rope_sin: Shards | None = None,
-) -> list[Tensor]:
-    """Apply RMS norm over the columns of all ranks (of each head, if per_head_norm), split into heads, rotate."""
-    operands = (weight, bias, transformation_mat, rope_cos, rope_sin)
-    return _fused(call, input_tensor, cluster_axis, operands, epsilon, num_heads_per_device, per_head=per_head_norm)
-
-
-@across("experimental.dit_fused_distributed_layernorm")
-def dit_fused_distributed_layernorm(
-    call: Call,
-    input_tensor: Shards,
-    cluster_axis: int | None,
-    *_machinery: Any,
-    epsilon: float = 1e-5,
-    num_heads_per_device: int = 1,
-    weight: Shards | None = None,
-    bias: Shards | None = None,
-    transformation_mat: Shards | None = None,
-    rope_cos: Shards | None = None,
-    rope_sin: Shards | None = None,
     reciprocals: Shards | None = None,
 ) -> list[Tensor]:
+    """Apply a norm over the columns of all ranks (of each head, if per_head_norm), split into heads, rotate."""
     check_reciprocals(call, reciprocals)
-    operands = (weight, bias, transformation_mat, rope_cos, rope_sin)
-    return _fused(call, input_tensor, cluster_axis, operands, epsilon, num_heads_per_device, centre=True)
-
-
-def _fused(
-    call: Call,
-    x: Shards,
-    cluster_axis: int | None,
-    operands: tuple[Shards | None, ...],
-    epsilon: float,
-    heads: int,
-    *,
-    centre: bool = False,
-    per_head: bool = False,
-) -> list[Tensor]:
-    whole = gathered(x, -1, cluster_axis) if cluster_axis is not None else x
+    centred = call.name.endswith("layernorm")
+    heads = num_heads_per_device
+    whole = gathered(input_tensor, -1, cluster_axis) if cluster_axis is not None else input_tensor
 
     def normed(part: Tensor, row: Tensor, weight: Any, bias: Any, transformation: Any, cos: Any, sin: Any) -> Tensor:
-        if per_head:
+        if per_head_norm:
             by_head = affine(rms(split_heads(part, heads), epsilon), weight, bias, _by_head)
             return _rotated(by_head, transformation, cos, sin)
-        mean = row.mean(-1, keepdim=True) if centre else 0.0
+        mean = row.mean(-1, keepdim=True) if centred else 0.0
         variance = (row - mean).square().mean(-1, keepdim=True)
         scaled = affine((part - mean) * torch.rsqrt(variance + epsilon), weight, bias, _by_row)
         return _rotated(split_heads(scaled, heads), transformation, cos, sin)
 
-    return call.each(normed, x, whole, *operands)
+    return call.each(normed, input_tensor, whole, weight, bias, transformation_mat, rope_cos, rope_sin)
