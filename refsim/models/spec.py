@@ -9,9 +9,11 @@ Classes are named as ``"module:Name"`` and imported when they are first used, so
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from refsim.base.errors import UserError
@@ -54,7 +56,8 @@ class Published:
 
     Attributes:
         name: what ``refsim time`` takes, such as ``sd35-large``.
-        config: its ``config.json``, with ``_class_name`` (diffusers) or ``architectures`` (transformers).
+        config: its ``config.json``, with ``_class_name`` (diffusers) or ``architectures`` (transformers); of the
+            project's own models that in ``published.json`` of the folder.
         parameters: how many it has (one expert, where there are several; of an autoencoder its encoder, too), counted
             on meta tensors; None of one of which that is not known.
         sizes: latent sizes by name, (height, width) or (frames, height, width), before patches.
@@ -69,7 +72,7 @@ class Published:
     """
 
     name: str
-    config: Config
+    config: Config = field(default_factory=dict)
     parameters: int | None = None
     sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     text: int = 0
@@ -241,7 +244,8 @@ class ModelSpec:
                 folder's.
             config: the class in ``config.py`` of the folder.
             pipeline: file and class in ``pipelines``, ``"file:Pipeline"``; the class has the name of diffusers'.
-            fields: of :class:`ModelSpec`; one that is given counts.
+            fields: of :class:`ModelSpec`; one that is given counts. Published models without a configuration have
+                that of their name in ``published.json`` of the folder.
         """
         code, counterpart = f"refsim.models.{name}", f"tt_impl.models.{name}"
         own = "." not in model
@@ -252,6 +256,9 @@ class ModelSpec:
             found |= {"block": f"{code}.block:bind_block", "ttnn_block": f"{counterpart}.block:bind_block"}
             found |= {"pipeline": f"refsim.pipelines.{pipeline}", "ttnn_pipeline": f"tt_impl.pipelines.{pipeline}"}
             found["pipeline_classes"] = (pipeline.partition(":")[2],)
+        if any(not known.config for known in fields.get("published", ())):
+            configs = json.loads((Path(__file__).parent / name / "published.json").read_text(encoding="utf-8"))
+            fields["published"] = tuple(known.but(config=configs[known.name]) for known in fields["published"])
         return cls(name, **found | fields)
 
     @property
@@ -268,15 +275,11 @@ class ModelSpec:
         return resolve(self.config)
 
     def inputs(self, config: Config) -> dict[str, Dims]:
-        """Return the dims of the ``forward`` arguments by name; which are per sample and which exact, see
-        ``inputs.py``.
-        """
+        """Return the dims of the ``forward`` arguments by name, per sample or not, exact or not (``inputs.py``)."""
         return self.model_class.input_shapes(self.config_class.from_dict(config))
 
     def input_shapes(self, model: Published, size: tuple[int, ...], batch: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the ``forward`` arguments of a published model at a latent ``size`` for ``batch``
-        prompts.
-        """
+        """Return the shapes of the ``forward`` arguments of a published model for a latent ``size`` and ``batch``."""
         known = dict(zip(("width", "height", "frames"), reversed(size), strict=False))
         known |= {BATCH: batch, PROMPT: model.text} | self.more_dims(model.config, size)
         shapes = {}

@@ -72,9 +72,7 @@ class CogVideoXTransformer:
     def __call__(
         self, *, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor, ofs: Tensor | None = None
     ) -> Tensor:
-        """Map (B, F, C, H, W), (B, L, text), (B,), (1,) on every device to (B, F, C, H, W), replicated over sp
-        and tp.
-        """
+        """Map (B, F, C, H, W), (B, L, text), (B,), (1,) on all devices to (B, F, C, H, W), replicated over sp, tp."""
         sp = self._device.groups["sp"]
         grid = self._patches.grid(hidden_states.shape[1:])
         tokens = TokenShards.of(math.prod(grid), sp.size)

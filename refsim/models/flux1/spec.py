@@ -10,18 +10,6 @@ from __future__ import annotations
 from refsim.models.spec import Companion, Config, ModelSpec, Published, TtDit
 
 CLASS_NAME = "FluxTransformer2DModel"
-_BOTH = {
-    "_class_name": CLASS_NAME,
-    "patch_size": 1,
-    "in_channels": 64,
-    "num_layers": 19,
-    "num_single_layers": 38,
-    "attention_head_dim": 128,
-    "num_attention_heads": 24,
-    "joint_attention_dim": 4096,
-    "pooled_projection_dim": 768,
-    "axes_dims_rope": (16, 56, 56),
-}
 _SIZES = {"512": (64, 64), "1024": (128, 128)}
 _TEXT = 512  # tokens of T5; CLIP gives one row of features
 _PACKED = 2  # latent rows and columns that become one token
@@ -47,10 +35,9 @@ def more_dims(config: Config, size: tuple[int, ...]) -> dict[str, int]:
     return {"image tokens": (size[0] // _PACKED) * (size[1] // _PACKED)}
 
 
-def _published(name: str, parameters: int, steps: int, **config: bool) -> Published:
+def _published(name: str, parameters: int, steps: int) -> Published:
     return Published(
         name,
-        _BOTH | config,
         parameters=parameters,
         sizes=_SIZES,
         text=_TEXT,
@@ -73,8 +60,8 @@ SPEC = ModelSpec.of_folder(
     channel_dim=2,
     figures="refsim.models.flux1.figures:FIGURES",
     published=(
-        _published("flux1-dev", 11_901_408_320, steps=28, guidance_embeds=True),
-        _published("flux1-schnell", 11_891_178_560, steps=4, guidance_embeds=False),
+        _published("flux1-dev", 11_901_408_320, steps=28),
+        _published("flux1-schnell", 11_891_178_560, steps=4),
     ),
     tt_dit=TtDit(cfg=False, fsdp=False, pads_heads=True),
     block_counts=block_counts,

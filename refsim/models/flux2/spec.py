@@ -6,17 +6,6 @@ from refsim.models.flux1.spec import block_counts, more_dims, with_block_counts
 from refsim.models.spec import ModelSpec, Published, TtDit
 
 CLASS_NAME = "Flux2Transformer2DModel"
-_CONFIG = {
-    "_class_name": CLASS_NAME,
-    "num_layers": 8,
-    "num_single_layers": 48,
-    "num_attention_heads": 48,
-    "attention_head_dim": 128,
-    "in_channels": 128,
-    "joint_attention_dim": 15360,
-    "mlp_ratio": 3.0,
-}
-
 
 SPEC = ModelSpec.of_folder(
     "flux2",
@@ -25,9 +14,7 @@ SPEC = ModelSpec.of_folder(
     class_names=(CLASS_NAME,),
     kind="transformer",
     published=(
-        Published(
-            "flux2-dev", _CONFIG, parameters=32_223_281_152, sizes={"1024": (128, 128)}, text=512, steps=50, branches=1
-        ),
+        Published("flux2-dev", parameters=32_223_281_152, sizes={"1024": (128, 128)}, text=512, steps=50, branches=1),
     ),
     timing_only=True,
     latent="image",

@@ -5,16 +5,6 @@ from __future__ import annotations
 from refsim.models.spec import ModelSpec, Published
 
 CLASS_NAME = "LTXVideoTransformer3DModel"
-_CONFIG = {
-    "_class_name": CLASS_NAME,
-    "num_layers": 28,
-    "num_attention_heads": 32,
-    "attention_head_dim": 64,
-    "in_channels": 128,
-    "out_channels": 128,
-    "caption_channels": 4096,
-}
-
 
 SPEC = ModelSpec.of_folder(
     "ltx",
@@ -22,9 +12,7 @@ SPEC = ModelSpec.of_folder(
     config="LtxVideoConfig",
     class_names=(CLASS_NAME,),
     kind="transformer",
-    published=(
-        Published("ltx-video-2b", _CONFIG, parameters=1_923_385_472, sizes={"512p": (21, 16, 22)}, text=128, steps=50),
-    ),
+    published=(Published("ltx-video-2b", parameters=1_923_385_472, sizes={"512p": (21, 16, 22)}, text=128, steps=50),),
     timing_only=True,
     latent="video",
 )

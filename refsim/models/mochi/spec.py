@@ -5,16 +5,6 @@ from __future__ import annotations
 from refsim.models.spec import Config, ModelSpec, Published, TtDit
 
 CLASS_NAME = "MochiTransformer3DModel"
-_CONFIG = {
-    "_class_name": CLASS_NAME,
-    "num_layers": 48,
-    "num_attention_heads": 24,
-    "attention_head_dim": 128,
-    "pooled_projection_dim": 1536,
-    "in_channels": 12,
-    "text_embed_dim": 4096,
-    "patch_size": 2,
-}
 
 
 def more_dims(config: Config, size: tuple[int, ...]) -> dict[str, int]:
@@ -30,9 +20,7 @@ SPEC = ModelSpec.of_folder(
     class_names=(CLASS_NAME,),
     kind="transformer",
     figures="refsim.models.mochi.figures:FIGURES",
-    published=(
-        Published("mochi-1", _CONFIG, parameters=10_027_677_744, sizes={"480p": (28, 60, 106)}, text=256, steps=50),
-    ),
+    published=(Published("mochi-1", parameters=10_027_677_744, sizes={"480p": (28, 60, 106)}, text=256, steps=50),),
     timing_only=True,
     latent="video",
     tt_dit=TtDit(cfg=False, fsdp=True, pads_heads=False),

@@ -5,18 +5,6 @@ from __future__ import annotations
 from refsim.models.spec import Companion, Config, ModelSpec, Published, TtDit
 
 CLASS_NAME = "MotifTransformer"
-_CONFIG = {
-    "_class_name": CLASS_NAME,
-    "num_layers": 30,
-    "num_attention_heads": 30,
-    "attention_head_dim": 64,
-    "modulation_dim": 4096,
-    "time_embed_dim": 4096,
-    "patch_size": 2,
-    "in_channels": 16,
-    "text_dim": 4096,
-    "register_token_num": 4,
-}
 
 _TEXT = 77 + 256 + 1  # of CLIP, of T5, and the time step
 
@@ -37,7 +25,6 @@ SPEC = ModelSpec.of_folder(
     published=(
         Published(
             "motif-6b",
-            _CONFIG,
             sizes={"1024": (128, 128)},
             text=_TEXT,
             steps=28,

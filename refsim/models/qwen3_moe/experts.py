@@ -52,9 +52,7 @@ class Qwen3MoeSparseMoeBlock:
         return reduce_scatter_features(self._device, partial)
 
     def route(self, tokens_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights in the dtype of the tokens and numbers of the chosen experts, each (T, k), the best
-        first.
-        """
+        """Return weights (in the tokens' dtype) and numbers of the chosen experts, each (T, k), the best first."""
         with self._device.compute("linear", tokens_TD, self.gate):
             logits = F.linear(tokens_TD, self.gate)
         weight, expert = logits.softmax(-1, dtype=torch.float32).topk(self._config.num_experts_per_tok, -1)

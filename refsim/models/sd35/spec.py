@@ -8,31 +8,6 @@ from __future__ import annotations
 from refsim.models.spec import Companion, Config, DiffusersParts, ModelSpec, Published, TtDit, with_num_layers
 
 CLASS_NAME = "SD3Transformer2DModel"
-_BOTH = {
-    "_class_name": CLASS_NAME,
-    "sample_size": 128,
-    "patch_size": 2,
-    "in_channels": 16,
-    "out_channels": 16,
-    "attention_head_dim": 64,
-    "joint_attention_dim": 4096,
-    "pooled_projection_dim": 2048,
-    "qk_norm": "rms_norm",
-}
-_MEDIUM = _BOTH | {
-    "num_layers": 24,
-    "num_attention_heads": 24,
-    "caption_projection_dim": 1536,
-    "pos_embed_max_size": 384,
-    "dual_attention_layers": tuple(range(13)),
-}
-_LARGE = _BOTH | {
-    "num_layers": 38,
-    "num_attention_heads": 38,
-    "caption_projection_dim": 2432,
-    "pos_embed_max_size": 192,
-    "dual_attention_layers": (),
-}
 _SIZES = {"512": (64, 64), "1024": (128, 128)}
 _TEXT = 333  # 77 rows of the CLIPs and 256 of T5
 _ENCODERS = (
@@ -67,7 +42,6 @@ SPEC = ModelSpec.of_folder(
     published=(
         Published(
             "sd35-medium",
-            _MEDIUM,
             parameters=2_243_171_520,
             sizes=_SIZES,
             text=_TEXT,
@@ -77,7 +51,6 @@ SPEC = ModelSpec.of_folder(
         ),
         Published(
             "sd35-large",
-            _LARGE,
             parameters=8_056_627_520,
             sizes=_SIZES,
             text=_TEXT,

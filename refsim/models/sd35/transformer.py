@@ -70,9 +70,7 @@ class SD35Transformer:
     def __call__(
         self, *, hidden_states: Tensor, encoder_hidden_states: Tensor, pooled_projections: Tensor, timestep: Tensor
     ) -> Tensor:
-        """Map (B, C, H, W), (B, L, joint), (B, pooled), (B,) on every device to velocity (B, C, H, W), replicated
-        over sp and tp.
-        """
+        """Map (B, C, H, W), (B, L, joint), (B, pooled), (B,) on all devices to velocity, replicated over sp and tp."""
         sp = self._device.groups["sp"]
         rows, columns = self._patch_embed.grid(*hidden_states.shape[2:])
         tokens = TokenShards.of(rows * columns, sp.size)

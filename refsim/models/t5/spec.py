@@ -5,14 +5,6 @@ from __future__ import annotations
 from refsim.models.spec import EncoderKeys, ModelSpec, Published
 
 T5, UMT5 = "T5EncoderModel", "UMT5EncoderModel"
-_XXL = {
-    "d_model": 4096,
-    "d_kv": 64,
-    "d_ff": 10240,
-    "num_layers": 24,
-    "num_heads": 64,
-    "feed_forward_proj": "gated-gelu",
-}
 
 SPEC = ModelSpec.of_folder(
     "t5",
@@ -21,16 +13,8 @@ SPEC = ModelSpec.of_folder(
     class_names=(T5, UMT5),
     kind="text_encoder",
     published=(
-        Published(
-            "t5-xxl",
-            _XXL | {"architectures": [T5], "model_type": "t5", "vocab_size": 32128},
-            parameters=4_762_310_656,
-        ),
-        Published(
-            "umt5-xxl",
-            _XXL | {"architectures": [UMT5], "model_type": "umt5", "vocab_size": 256384},
-            parameters=5_680_910_336,
-        ),
+        Published("t5-xxl", parameters=4_762_310_656),
+        Published("umt5-xxl", parameters=5_680_910_336),
     ),
     encoder_keys=EncoderKeys(layers="num_layers", width="d_model", heads="num_heads", inner="d_ff", gated=True),
 )

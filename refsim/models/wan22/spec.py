@@ -8,29 +8,6 @@ from __future__ import annotations
 from refsim.models.spec import Companion, DiffusersParts, ModelSpec, Published, TtDit
 
 CLASS_NAME = "WanTransformer3DModel"
-_A14B = {
-    "_class_name": CLASS_NAME,
-    "num_layers": 40,
-    "num_attention_heads": 40,
-    "attention_head_dim": 128,
-    "ffn_dim": 13824,
-    "in_channels": 16,
-    "out_channels": 16,
-    "patch_size": (1, 2, 2),
-    "text_dim": 4096,
-    "freq_dim": 256,
-    "cross_attn_norm": True,
-    "qk_norm": "rms_norm_across_heads",
-    "eps": 1e-6,
-    "rope_max_seq_len": 1024,
-}
-_TI2V_5B = _A14B | {
-    "num_layers": 30,
-    "num_attention_heads": 24,
-    "ffn_dim": 14336,
-    "in_channels": 48,
-    "out_channels": 48,
-}
 
 SPEC = ModelSpec.of_folder(
     "wan22",
@@ -44,7 +21,6 @@ SPEC = ModelSpec.of_folder(
     published=(
         Published(
             "wan22-t2v-a14b",
-            _A14B,
             parameters=14_288_491_584,
             sizes={"480p": (21, 60, 104), "720p": (21, 90, 160)},
             text=512,
@@ -56,7 +32,6 @@ SPEC = ModelSpec.of_folder(
         ),
         Published(
             "wan22-ti2v-5b",
-            _TI2V_5B,
             parameters=4_999_787_712,
             sizes={"720p": (31, 44, 80)},  # 121 frames of 704 x 1280
             text=512,
