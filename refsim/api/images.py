@@ -120,9 +120,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether every PCC is within 1e-6 of 1 and no pixel off by more than 1 (fp32), or every PCC 0.9995 or more
-        (bf16).
-        """
+        """Whether every PCC is within 1e-6 of 1 and pixels within 1 (fp32), or every PCC is 0.9995 or more (bf16)."""
         lowest = 1 - 1e-6 if self.exact else 0.9995
         return all(pcc >= lowest for pcc in self.step_pcc) and (not self.exact or self.max_pixel_difference <= 1)
 

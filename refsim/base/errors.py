@@ -65,9 +65,7 @@ class CommError(RefsimError):
 
 
 class DivergedError(RefsimError):
-    """Two ranks of a group make different calls, or the same call with another dtype, shape or root; ``peer`` is the
-    other rank.
-    """
+    """Two ranks of a group call differently, or with another dtype, shape or root; ``peer`` is the other rank."""
 
     def __init__(self, message: str, *, peer: int) -> None:
         super().__init__(message)

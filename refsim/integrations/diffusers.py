@@ -186,9 +186,7 @@ class _Sharded:
         return self._parts.rotary and self._parts.rotary[0]
 
     def _compare(self, x: Tensor) -> None:
-        """Raise ``UserError`` if the ranks hold different tokens; 64 values of each are compared, bf16's noise
-        allowed.
-        """
+        """Raise ``UserError`` if ranks hold different tokens; 64 values of each are compared, within bf16's noise."""
         few = x.detach().flatten()[:: max(1, x.numel() // 64)][:64].double()
         of_rank = all_gather(self._device, few.unsqueeze(0).contiguous(), self._device.groups["sp"], dim=0)
         if not torch.allclose(of_rank, few.expand_as(of_rank), rtol=0.05, atol=0.05 * float(few.abs().mean())):

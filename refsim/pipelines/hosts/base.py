@@ -134,9 +134,7 @@ class PipelineHost(ABC):
         """
 
     def decode(self, run: HostRun, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the frames (1, 3, F, H, W) in about -1..1 of the latents after the last step, and what the decoder
-        was given.
-        """
+        """Return the frames (1, 3, F, H, W) in about -1..1 of the last latents, and what the decoder was given."""
         given = self.decoder_input(run, latents)
         frames = run.answer("vae", z=given)[SAMPLE]
         return frames if frames.ndim == 5 else frames.unsqueeze(2), given

@@ -68,9 +68,7 @@ class ForkServer:
 
     @classmethod
     def get(cls, *further: str, forked: bool = False) -> ForkServer:
-        """Return the fork server of this process, started (warming up in the background) on first use, with these
-        arguments.
-        """
+        """Return this process's fork server, started with these arguments (and warming up) on first use."""
         if cls._current is None or cls._current.pid != os.getpid():
             cls._current = ForkServer(*further, forked=forked)
             atexit.register(cls._current.close)

@@ -186,9 +186,7 @@ class Fabric:
 
 
 def fused_ns(matmul_ns: float, collective_ns: float, parts: int) -> float:
-    """Return the longer of two times plus the other one's share of one of ``parts`` (shards, blocks), which nothing
-    can hide.
-    """
+    """Return the longer time plus what nothing can hide of the other: one of ``parts`` (shards, blocks)."""
     return max(matmul_ns, collective_ns) + min(matmul_ns, collective_ns) / parts
 
 

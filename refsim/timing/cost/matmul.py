@@ -33,9 +33,7 @@ ALONE_SHARE = 0.36
 
 
 def subblock(mb: int, nb: int, most: int) -> tuple[int, int]:
-    """Return the tiles (h, w) of a block that a step computes: of those that divide it, most tiles, then fewest
-    unpacked.
-    """
+    """Return the tiles (h, w) of a block that a step computes: of those that divide it most, then fewest unpacked."""
     found = ((h, w) for h in range(1, most + 1) for w in range(1, most // h + 1) if mb % h == 0 and nb % w == 0)
     return max(found, key=lambda s: (s[0] * s[1], -s[0] - s[1]))
 

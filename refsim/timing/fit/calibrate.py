@@ -252,9 +252,7 @@ def text(made: Fit) -> str:
 
 
 def fit_stored(arch: str, found: list[Measured]) -> Params:
-    """Return the parameters with the least mean |log(predicted / measured)|, found by pattern search; a distinct
-    shape counts once.
-    """
+    """Return the parameters with the least mean |log(predicted / measured)| over distinct shapes, by pattern search."""
     gaps = sorted(m.gap_ns for m in found if m.gap_ns)
     fixed = _TAKEN[arch] | {
         "gap_ns": gaps[len(gaps) // 10] if gaps else 0.0,

@@ -112,9 +112,7 @@ def _numbers(text: str, by: str | None = None) -> tuple[Any, ...]:
 
 
 def _swept(path: Path) -> Iterator[Measured]:
-    """Yield the best times of a sweep; minimal_matmul's cores lie transposed where M > N, the fused reduce-scatter's
-    never.
-    """
+    """Yield a sweep's best times; minimal_matmul's cores lie transposed where M > N, a fused scatter's never."""
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             x, y = _numbers(row["core_grid"], "x")

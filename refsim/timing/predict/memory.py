@@ -76,9 +76,7 @@ class Memory:
 def memory(
     reading: Reading, chip: Chip, parallel: DiTParallelConfig, *, experts: int = 1, fsdp: bool | None = None
 ) -> Memory:
-    """Return the memory with all ``experts`` in place; ``fsdp`` None cuts weights over sp only where they do not fit
-    otherwise.
-    """
+    """Return the memory with all ``experts``; ``fsdp`` None cuts weights over sp only where they do not fit whole."""
     capacity = chip.dram_gbytes * GIB * (1 - RESERVED)  # the chips' banks are GiB
     buffers = reading.buffer_bytes  # the model asks for both of a pair
     weights = reading.weights_bytes * experts

@@ -214,9 +214,7 @@ def _candidate(
 
 
 def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Sort factors (cfg, sp, tp) by the fastest way to lay them out, and keep all ways of one set together, fastest
-    first.
-    """
+    """Sort factors (cfg, sp, tp) by their fastest layout, and keep all layouts of one set together, fastest first."""
     every = list(candidates)
     runs = [c for c in every if not c.reason and c.estimate]
     least: dict[tuple[int, int, int], tuple[float, float]] = {}

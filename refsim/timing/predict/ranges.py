@@ -86,9 +86,7 @@ def _kept() -> dict[str, Any]:
 
 @cache
 def get_spread(kind: str, arch: str = "blackhole") -> Spread:
-    """Return the spread of a class (matmul, conv, norm, elementwise, layout, collective, sdpa; ``all`` of any) on a
-    chip.
-    """
+    """Return the spread of a class of operations (``all``: of any) on a chip."""
     return Spread(**_kept()["classes"][arch][kind])
 
 

@@ -108,9 +108,7 @@ def read(
 
 
 def _bytes_of_block(weights: ShapeWeights) -> Counter[int]:
-    """Return the bytes of each block's weights; blocks are numbered as they were built, whatever lists they stand
-    in.
-    """
+    """Return the bytes of each block's weights; blocks are numbered as built, whatever lists they are in."""
     numbers: dict[str, int] = {}
     found: Counter[int] = Counter()
     for name, taken in weights.bytes_of.items():

@@ -84,9 +84,7 @@ def _arguments(s: Span) -> dict[str, Any]:
 
 
 def _levels(found: Estimate, reading: Reading) -> Iterator[tuple[float, float]]:
-    """Yield (ns, bytes of a device) wherever the memory changes; ops that are no program of their own count with the
-    next one.
-    """
+    """Yield (ns, bytes of a device) where memory changes; ops that are no program of their own count with the next."""
     always, held, last = found.memory.weights + found.memory.buffers, 0, -1.0
     starts = {s.op.id: s.start for s in reversed(found.timeline.spans) if s.op is not None and s.op.id >= 0}
     final = max(starts, default=-1)

@@ -82,9 +82,7 @@ def systems(rows: dict[str, list[System]], path: Path) -> None:
 
 
 def scaling(lines: dict[str, list[tuple[int, float, float]]], path: Path) -> None:
-    """Draw, per model, devices against expected and desired seconds per step, both logarithmic; grey beyond real
-    systems.
-    """
+    """Draw devices against expected and desired seconds per step by model, log-log; grey beyond real systems."""
     figure, axes = _figure(1, max(len(lines), 1))
     for axis, (name, points) in zip(axes[0], lines.items(), strict=False):
         devices = [p[0] for p in points]
@@ -122,9 +120,7 @@ def lines(series: dict[str, list[tuple[float, float]]], path: Path, **labels: st
 
 
 def hiding(bars: dict[tuple[str, str], list[tuple[int, float, float, float]]], path: Path) -> None:
-    """Draw, per model and arch, the gather, sdpa and their overlapped time (ms) over ring sizes, between max and sum
-    of both.
-    """
+    """Draw gather, sdpa and overlapped time (ms) over ring sizes by model and arch, between max and sum of both."""
     figure, axes = _figure(2, len(bars) // 2)
     for axis, ((name, arch), points) in zip(axes.T.flat, bars.items(), strict=True):
         sizes = [p[0] for p in points]
