@@ -24,8 +24,8 @@ BOUND, ERROR, HUNG = "bound", "error", "hung"
 """How a mutation is killed: a case judges its answer wrong, it raises an error, or a case that runs it never ends."""
 
 JUDGE = "parity.mutation.judge:run_cases"
-KEPT = ".kept"
-"""Folder in the copied tree, see :mod:`parity.mutation.kept`."""
+CACHE = ".cache"
+"""Folder in the copied tree, see :mod:`parity.mutation.cache`."""
 PROCESS_S = 0.5
 """What a case takes besides what it computes."""
 PAIR = 0.1
@@ -102,22 +102,22 @@ Progress = Callable[[int, Tried], None]
 
 
 def run(
-    asked: measure.Asked, seed: int, limits: Limits, kept: Path | None, progress: tuple[measure.Progress, Progress]
+    asked: measure.Asked, seed: int, limits: Limits, lines: Path | None, progress: tuple[measure.Progress, Progress]
 ) -> Campaign:
     """Run a campaign on a copy of the packages; the user's files are read only.
 
     Args:
         seed: of the draw.
-        kept: file of the map from lines to cases, see :func:`parity.mutation.measure.measured`.
+        lines: file of the map from lines to cases, see :func:`parity.mutation.measure.measured`.
         progress: called with every recorded case, and with the number and the outcome of every mutation.
     """
     started, tried = time.monotonic(), []
     with copied(asked.files) as tree:
-        found = measure.measured(asked, tree, kept, progress[0])
+        found = measure.measured(asked, tree, lines, progress[0])
         if asked.backend != "cpu":
-            from parity.mutation import kept as answers
+            from parity.mutation import cache
 
-            found = replace(found, imported=[*found.imported, *answers.prepare(tree.root / KEPT)])
+            found = replace(found, imported=[*found.imported, *cache.prepare(tree.root / CACHE)])
         child.preload(found.imported)
         begun = time.monotonic()
         for mutation in drawn({file: tree.read(file) for file in asked.files}, seed):
@@ -146,7 +146,7 @@ def attempt(mutation: Mutation, tree: Tree, found: LineMap, asked: measure.Asked
         "backend": asked.backend,
         "seed": asked.seed,
         "timeout_s": 10.0 + 2 * max(case.seconds for case in cases),
-        "kept": str(tree.root / KEPT),
+        "cache": str(tree.root / CACHE),
     }
     started = time.monotonic()
     with tree.changed(mutation.file, mutation.applied(source)):

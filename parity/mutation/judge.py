@@ -16,19 +16,19 @@ _NO_MEMORY = re.compile(r"of memory when the machine had")
 """What other programs did to a run says nothing of the change."""
 
 
-def run_cases(tell: Hear, ids: list[str], backend: str, seed: int, timeout_s: float, kept: str) -> None:
+def run_cases(tell: Hear, ids: list[str], backend: str, seed: int, timeout_s: float, cache: str) -> None:
     """Run the named cases in this order and tell the verdict of each, up to the first that fails.
 
     Told are ``case``, ``verdict``, ``reason`` and ``error``, the traceback of what was no judgement.
 
     Args:
         timeout_s: the longest that a rank may wait for another, or be silent.
-        kept: folder for what no mutation alters, see :mod:`parity.mutation.kept`.
+        cache: folder for what no mutation alters, see :mod:`parity.mutation.cache`.
     """
     launch.warm_up()  # forked while this process has one thread
     known = {case.id: case for case in suite_cases("full", backend)}
     cases = [(known[name], seed + known[name].seed) for name in ids]
-    with recorder.every_job(timeout_s=timeout_s), _runner(backend, Path(kept)) as runner:
+    with recorder.every_job(timeout_s=timeout_s), _runner(backend, Path(cache)) as runner:
         for index, (case, its_seed) in enumerate(cases):
             record = run_case(runner, case, backend, its_seed)
             no_memory = _NO_MEMORY.search(record.reason) is not None
@@ -40,9 +40,9 @@ def run_cases(tell: Hear, ids: list[str], backend: str, seed: int, timeout_s: fl
                 plan(cases[1:])  # most mutations end with their first case, and have no use for what others would begin
 
 
-def _runner(backend: str, kept: Path) -> Runner:
+def _runner(backend: str, cache: Path) -> Runner:
     if backend == "cpu":
         return make_runner(backend)
-    from parity.mutation.kept import KeptRunner
+    from parity.mutation.cache import CachedRunner
 
-    return KeptRunner(backend, kept)
+    return CachedRunner(backend, cache)

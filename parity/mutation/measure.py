@@ -1,4 +1,4 @@
-"""The map from lines to the cases that execute them: made by running a suite once under the recorder, and kept."""
+"""The map from lines to the cases that execute them: made by running a suite once under the recorder, and stored."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class LineMap:
 Progress = Callable[[Executed], None]
 
 
-def measured(asked: Asked, tree: Tree, kept: Path | None, progress: Progress) -> LineMap:
-    """Return the map of the given cases, from the file ``kept`` if that was made of the same sources and question.
+def measured(asked: Asked, tree: Tree, file: Path | None, progress: Progress) -> LineMap:
+    """Return the map of the given cases, from ``file`` if that was made of the same sources and question.
 
     Raises:
         UserError: coverage.py or what the cases need is not installed, or no case matches.
@@ -80,8 +80,8 @@ def measured(asked: Asked, tree: Tree, kept: Path | None, progress: Progress) ->
     recorder.needs_coverage()
     check_environment(select(asked.suite, asked.expr, asked.backend))
     key = digest(asked)
-    if kept is not None and kept.is_file():
-        stored = json.loads(kept.read_text(encoding="utf-8"))
+    if file is not None and file.is_file():
+        stored = json.loads(file.read_text(encoding="utf-8"))
         if stored.get("key") == key:
             return LineMap([Executed(**case) for case in stored["cases"]], stored["imported"])
     cases: list[Executed] = []
@@ -98,10 +98,10 @@ def measured(asked: Asked, tree: Tree, kept: Path | None, progress: Progress) ->
     why = child.call(run, asdict(asked), tree.root, limit_s=SUITE_LIMIT_S, hear=hear, fresh=True).why
     if why:
         raise RuntimeError(f"the cases could not be recorded: {why}")
-    if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
         stored = {"key": key, "imported": imported, "cases": [asdict(case) for case in cases]}
-        output.write(kept, json.dumps(stored).encode())
+        output.write(file, json.dumps(stored).encode())
     return LineMap(cases, imported)
 
 

@@ -12,7 +12,7 @@ from parity.cases.selection import select
 from parity.cli.faults import app
 from parity.cli.mutate import backend_of, seconds
 from parity.measure.records import Record
-from parity.mutation import campaign, child, equivalent, judge, kept, measure, report, tree
+from parity.mutation import cache, campaign, child, equivalent, judge, measure, report, tree
 from parity.mutation.operators import OPERATORS
 from parity.mutation.sites import Mutation, drawn, mutations
 from parity.mutation.source import Statement, outside_functions
@@ -350,10 +350,10 @@ def test_the_next_case_is_the_one_most_unlike_those_before():
 
 def test_checkpoints_are_kept_for_the_next_process(tmp_path):
     """A folder is there whole or not at all, and stays where a runner would drop it."""
-    with kept.KeptStore(tmp_path) as store:
+    with cache.CachedStore(tmp_path) as store:
         folder = store.folder("sd35_tiny64", 0)
         made = (folder / "config.json").stat().st_mtime_ns
         store.drop("sd35_tiny64", 0)
-    with kept.KeptStore(tmp_path) as store:
+    with cache.CachedStore(tmp_path) as store:
         assert store.folder("sd35_tiny64", 0) == folder and (folder / "config.json").stat().st_mtime_ns == made
     assert [path.name for path in tmp_path.iterdir()] == ["sd35_tiny64-0"]

@@ -31,21 +31,21 @@ def prepare(root: Path) -> list[str]:
     return ["ttnn"]
 
 
-class KeptStore(CheckpointStore):
+class CachedStore(CheckpointStore):
     """Checkpoint folders that stay for the processes that come after this one."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
-        self._kept = root
+        self._root = root
 
-    def __enter__(self) -> KeptStore:
+    def __enter__(self) -> CachedStore:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
     def folder(self, model: str, seed: int, *, in_bf16: bool = False) -> Path:
-        path = self._kept / f"{model}-{seed}{'-bf16' if in_bf16 else ''}"
+        path = self._root / f"{model}-{seed}{'-bf16' if in_bf16 else ''}"
         if not path.exists():
             with CheckpointStore() as making:
                 made = making.folder(model, seed, in_bf16=in_bf16)
@@ -57,16 +57,16 @@ class KeptStore(CheckpointStore):
         pass
 
 
-class KeptRunner(TTNNRunner):
+class CachedRunner(TTNNRunner):
     """Runs cases of a ttnn backend with what is kept in ``root``, and notes no operation's resources."""
 
     optable = False
 
     def __init__(self, backend: str, root: Path) -> None:
-        super().__init__(backend, KeptStore(root / "checkpoints"))
+        super().__init__(backend, CachedStore(root / "checkpoints"))
         self._root = root
 
-    def __enter__(self) -> KeptRunner:
+    def __enter__(self) -> CachedRunner:
         from tt_impl.mock.machine import environment
 
         super().__enter__()
