@@ -40,6 +40,10 @@ class CCLManager:
         self._ledger = BufferLedger(SLOTS)
         self._loans: list[Loan] = []
 
+    def wires(self, axis: int) -> dict[str, Any]:
+        """Return the arguments by which a collective runs along an axis, over all its links."""
+        return {"num_links": self.num_links[axis], "topology": self.topology[axis], "cluster_axis": axis}
+
     def all_gather(self, x: ttnn.Tensor, *, dim: int, axis: int) -> ttnn.Tensor:
         """Every device gets the shards of its row or column, in order, along ``dim``."""
         with self.collective(axis):
@@ -52,9 +56,7 @@ class CCLManager:
             persistent_output_buffer=buffer,
             dim=dim,
             multi_device_global_semaphore=self.semaphores("all_gather", axis, _AG_SEMAPHORES),
-            num_links=self.num_links[axis],
-            topology=self.topology[axis],
-            cluster_axis=axis,
+            **self.wires(axis),
         )
 
     def all_gather_matmul(self, x: ttnn.Tensor, weight: ttnn.Tensor, *, axis: int, **how: Any) -> list[ttnn.Tensor]:
@@ -67,9 +69,7 @@ class CCLManager:
                 weight,
                 persistent_output_buffer=buffer,
                 multi_device_global_semaphore=self.semaphores("all_gather", axis, _AG_SEMAPHORES),
-                num_links=self.num_links[axis],
-                topology=self.topology[axis],
-                cluster_axis=axis,
+                **self.wires(axis),
                 **how,
             )
 
@@ -83,9 +83,7 @@ class CCLManager:
                 dim=dim,
                 multi_device_global_semaphore=self.semaphores("reduce_scatter", axis, _RS_SEMAPHORES),
                 barrier_semaphore=self.semaphores("barrier", axis, 1)[0],
-                num_links=self.num_links[axis],
-                topology=self.topology[axis],
-                cluster_axis=axis,
+                **self.wires(axis),
                 intermediate_memory_config=programs.scratch_memory(2 * size, self._num_cores),  # a line has both ways
             )
 

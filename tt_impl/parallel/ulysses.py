@@ -59,11 +59,4 @@ def _to_heads(ctx: Context, qkv: QKV, prompt: QKV | None, *, split_prompt: bool)
 def _all_to_all(ctx: Context, x: ttnn.Tensor, *, gather: int, cut: int) -> ttnn.Tensor:
     axis = ctx.ulysses_axis
     with ctx.ccl.collective(axis):
-        return ttnn.experimental.all_to_all_async_generic(
-            x,
-            in_dim=gather,
-            out_dim=cut,
-            num_links=ctx.ccl.num_links[axis],
-            topology=ctx.ccl.topology[axis],
-            cluster_axis=axis,
-        )
+        return ttnn.experimental.all_to_all_async_generic(x, in_dim=gather, out_dim=cut, **ctx.ccl.wires(axis))

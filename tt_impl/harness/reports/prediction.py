@@ -27,20 +27,11 @@ class Prediction:
     unpriced: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "event": self.launch.event,
-            "op": self.launch.op,
-            "where": self.launch.where,
-            "device_op": self.launch.program.name,
-            "mesh": self.launch.mesh,
-        }
+        launch = self.launch
+        place = {"event": launch.event, "op": launch.op, "where": launch.where}
+        place |= {"device_op": launch.program.name, "mesh": launch.mesh}
         if self.unpriced:
-            return found | {"unpriced": self.unpriced}
-        numbers = {"ns": self.ns, "low_ns": self.low_ns, "high_ns": self.high_ns}
-        found |= {name: round(value, 1) for name, value in numbers.items()}
-        return found | {
-            "kind": self.kind,
-            "bound": self.bound,
-            "measured": self.measured,
-            "assumed": list(self.assumed),
-        }
+            return place | {"unpriced": self.unpriced}
+        numbers = {name: round(getattr(self, name), 1) for name in ("ns", "low_ns", "high_ns")}
+        kept = {name: getattr(self, name) for name in ("kind", "bound", "measured")}
+        return place | numbers | kept | {"assumed": list(self.assumed)}

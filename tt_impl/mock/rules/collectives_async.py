@@ -48,29 +48,21 @@ def all_reduce_async(call: Call, input_tensor: Shards, *args: Any, **kwargs: Any
 _SEMAPHORES = "buffer_tensor barrier_semaphores rs_global_semaphores ag_global_semaphores use_noc1_only".split()
 
 
-@across("experimental.strided_all_gather_async")
-def strided_all_gather_async(
+@across("experimental.strided_all_gather_async", "experimental.strided_reduce_scatter_async")
+def strided(
     call: Call,
     input_tensor: Shards,
-    persistent_output_buffer: Any = None,
+    _buffers: Any = None,
     dim: int = 0,
     *_semaphores: Any,
     cluster_axis: int | None = None,
 ) -> list[Tensor]:
-    """Gather in the order in which a matmul wants the blocks, which changes none of them."""
-    return gathered(input_tensor, dim, cluster_axis)
+    """Gather, or reduce and scatter, in the order in which a matmul wants or makes the blocks: it changes none of them.
 
-
-@across("experimental.strided_reduce_scatter_async")
-def strided_reduce_scatter_async(
-    call: Call,
-    input_tensor: Shards,
-    persistent_output_buffers: Any = None,
-    dim: int = 0,
-    *_semaphores: Any,
-    cluster_axis: int | None = None,
-) -> list[Tensor]:
-    """Reduce and scatter in the order in which a matmul makes the blocks; outputs before the last one are staging."""
+    Outputs of a reduction before the last one are staging.
+    """
+    if "gather" in call.name:
+        return gathered(input_tensor, dim, cluster_axis)
     if len(call.outputs) != 1:
         raise call.unsupported(f"{len(call.outputs)} outputs")
     return reduced_and_scattered(input_tensor, cluster_axis, dim)

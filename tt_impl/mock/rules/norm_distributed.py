@@ -19,7 +19,6 @@ Legend: N rows, D local columns, H heads, E columns of a head.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -65,45 +64,47 @@ def _with_residual(call: Call, x: Shards, residual: Shards | None) -> list[Tenso
     return total if source.dtype == ttnn.float32 else call.each(lambda both: both.bfloat16().float(), total)
 
 
-@across("layer_norm_pre_all_gather")
-def layer_norm_pre_all_gather(
+@across("layer_norm_pre_all_gather", "rms_norm_pre_all_gather")
+def pre_all_gather(
     call: Call, input_tensor: Shards, *, residual_input_tensor: Shards | None = None, recip_tensor: Shards | None = None
 ) -> list[Tensor]:
     check_reciprocals(call, recip_tensor)
     total = _with_residual(call, input_tensor, residual_input_tensor)
     sharded = _is_sharded(call)
     welford = _by_welford(call)
+    combined = torch.mean if sharded else torch.sum
 
     def stats(x: Tensor) -> Tensor:
+        squares = combined(x.square(), -1, keepdim=True)
+        if call.name.startswith("ttnn.rms_norm"):
+            return tiles_of(squares)
         mean = x.mean(-1, keepdim=True)
         if sharded:
-            return tiles_of(mean, x.square().mean(-1, keepdim=True))
+            return tiles_of(mean, squares)
         if welford:
             return tiles_of(mean, x.var(-1, correction=0, keepdim=True))
-        return tiles_of(x.square().sum(-1, keepdim=True), x.sum(-1, keepdim=True))
+        return tiles_of(squares, x.sum(-1, keepdim=True))
 
     return call.each(stats, total)
 
 
-def _post(name: str, normed: Callable[[Call, Tensor, Tensor, float], Tensor]) -> None:
-    """Register the last step of a norm: ``normed`` of local columns by the statistics of all ranks, then weights."""
+@across("layer_norm_post_all_gather", "rms_norm_post_all_gather")
+def post_all_gather(
+    call: Call,
+    input_tensor: Shards,
+    stats: Shards,
+    *,
+    epsilon: float = 1e-12,
+    weight: Shards | None = None,
+    bias: Shards | None = None,
+) -> list[Tensor]:
+    """Normalise local columns by the statistics of all ranks, then scale and shift."""
+    normed = _rms_normed if call.name.startswith("ttnn.rms_norm") else _layer_normed
 
-    def rule(
-        call: Call,
-        input_tensor: Shards,
-        stats: Shards,
-        *,
-        epsilon: float = 1e-12,
-        weight: Shards | None = None,
-        bias: Shards | None = None,
-    ) -> list[Tensor]:
-        def finished(x: Tensor, stats: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-            return affine(normed(call, x, stats, epsilon), weight, bias)
+    def finished(x: Tensor, stats: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        return affine(normed(call, x, stats, epsilon), weight, bias)
 
-        return call.each(finished, input_tensor, stats, weight, bias)
-
-    rule.__qualname__ = name
-    across(name)(rule)
+    return call.each(finished, input_tensor, stats, weight, bias)
 
 
 def _layer_normed(call: Call, x: Tensor, stats: Tensor, epsilon: float) -> Tensor:
@@ -121,19 +122,6 @@ def _layer_normed(call: Call, x: Tensor, stats: Tensor, epsilon: float) -> Tenso
 
 def _rms_normed(call: Call, x: Tensor, stats: Tensor, epsilon: float) -> Tensor:
     return normed_by_squares(x, stats, epsilon, mean_of_ranks=_is_sharded(call))
-
-
-_post("layer_norm_post_all_gather", _layer_normed)
-_post("rms_norm_post_all_gather", _rms_normed)
-
-
-@across("rms_norm_pre_all_gather")
-def rms_norm_pre_all_gather(
-    call: Call, input_tensor: Shards, *, residual_input_tensor: Shards | None = None
-) -> list[Tensor]:
-    total = _with_residual(call, input_tensor, residual_input_tensor)
-    combined = torch.mean if _is_sharded(call) else torch.sum
-    return call.each(lambda x: tiles_of(combined(x.square(), -1, keepdim=True)), total)
 
 
 def normed_by_moments(x: Tensor, stats: Tensor, epsilon: float) -> Tensor:

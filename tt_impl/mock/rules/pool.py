@@ -6,7 +6,7 @@ bottom, left, right), which torch does not have, so borders are laid around the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -151,31 +151,24 @@ def _uniform(call: Call, size: int, count: int) -> None:
         raise call.unsupported(f"{size} rows pooled to {count}, whose windows differ in size or distance")
 
 
-def _adaptive(name: str, pool: Callable[[Tensor, tuple[int, ...]], Tensor]) -> None:
-    """Register pooling by windows that ttnn chooses, so many that the output has the size asked for."""
+@across("adaptive_avg_pool2d", "adaptive_max_pool2d")
+def adaptive_pool2d(
+    call: Call,
+    input_tensor: Shards,
+    batch_size: int,
+    input_h: int,
+    input_w: int,
+    channels: int,
+    output_size: Pair,
+    **placement: Any,
+) -> list[Tensor]:
+    """Pool by windows that ttnn chooses, so many that the output has the size asked for."""
+    call.check_named(placement, _PLACEMENT)
+    _uniform(call, input_h, output_size[0])
+    _uniform(call, input_w, output_size[1])
+    pool = F.adaptive_max_pool2d if "max" in call.name else F.adaptive_avg_pool2d
 
-    def rule(
-        call: Call,
-        input_tensor: Shards,
-        batch_size: int,
-        input_h: int,
-        input_w: int,
-        channels: int,
-        output_size: Pair,
-        **placement: Any,
-    ) -> list[Tensor]:
-        call.check_named(placement, _PLACEMENT)
-        _uniform(call, input_h, output_size[0])
-        _uniform(call, input_w, output_size[1])
+    def pooled(rows: Tensor) -> Tensor:
+        return _rows(call, pool(image_of(rows, batch_size, input_h, input_w, channels), tuple(output_size)))
 
-        def pooled(rows: Tensor) -> Tensor:
-            return _rows(call, pool(image_of(rows, batch_size, input_h, input_w, channels), tuple(output_size)))
-
-        return call.each(pooled, input_tensor)
-
-    rule.__qualname__ = name
-    across(name)(rule)
-
-
-_adaptive("adaptive_avg_pool2d", F.adaptive_avg_pool2d)
-_adaptive("adaptive_max_pool2d", F.adaptive_max_pool2d)
+    return call.each(pooled, input_tensor)

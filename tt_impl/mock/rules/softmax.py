@@ -28,7 +28,7 @@ def _normalised(x: Tensor, dim: int, stable: bool) -> Tensor:
     return powers / powers.sum(dim, keepdim=True)
 
 
-@across("scale_mask_softmax", "scale_mask_softmax_in_place")
+@across("scale_mask_softmax", "scale_mask_softmax_in_place", "scale_causal_mask_hw_dims_softmax_in_place")
 def scale_mask_softmax(
     call: Call,
     input_tensor: Shards,
@@ -44,7 +44,8 @@ def scale_mask_softmax(
     first row of a tile, or in row-major layout [B, 1, M/32, 32].
     """
     laid_out = call.argument("mask", 2)
-    by_row = is_causal_mask or (laid_out is not None and laid_out.is_sharded())
+    causal = is_causal_mask or "causal" in call.name
+    by_row = causal or (laid_out is not None and laid_out.is_sharded())
     stable = numeric_stable if numeric_stable is not None else not call.name.endswith("in_place")
     in_sticks = laid_out is not None and laid_out.layout == ttnn.ROW_MAJOR_LAYOUT
 
@@ -54,13 +55,6 @@ def scale_mask_softmax(
         return masked_softmax(x, scale, mask, by_row, stable)
 
     return call.each(normed, input_tensor, mask)
-
-
-@per_device("scale_causal_mask_hw_dims_softmax_in_place")
-def scale_causal_mask_hw_dims_softmax_in_place(
-    input_tensor: Tensor, scale: float | None = None, mask: Tensor | None = None, *, numeric_stable: bool = False
-) -> Tensor:
-    return masked_softmax(input_tensor, scale, mask, True, numeric_stable)
 
 
 @per_device("transformer.attention_softmax", "transformer.attention_softmax_")
