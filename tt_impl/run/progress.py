@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 FILE = "progress"
 
 
-@dataclass
-class _Place:
-    """Where this process's program writes; nowhere outside of a worker."""
-
-    path: Path | None = None
-
-
-_place = _Place()
+_path: Path | None = None
+"""Where this process's program writes; nowhere outside of a worker."""
 
 
 def write_to(folder: Path) -> None:
     """Let :func:`report` write into the folder of a job."""
-    _place.path = folder / FILE
+    global _path
+    _path = folder / FILE
 
 
 def report(done: int, total: int) -> None:
     """Say that ``done`` of ``total`` steps are over."""
-    if _place.path is not None:
-        _place.path.write_text(f"{done} {total}", encoding="utf-8")
+    if _path is not None:
+        _path.write_text(f"{done} {total}", encoding="utf-8")
 
 
 def read(folder: Path) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tt_impl.mock.calls.shadow import Shadow, shadow_values
 from tt_impl.mock.log.events import EventLog
+from tt_impl.mock.rules.registry import leaves
 from tt_impl.mock.storage.errors import ShadowError
 from tt_impl.trace.intercept import Invocation, installed, intercepted, on_device, tensors_in
 
@@ -55,7 +56,7 @@ def layers_of(module: nn.Module, inputs: Inputs) -> list[tuple[str, Tensor]]:
         def note(_module: nn.Module, _inputs: Any, output: Any) -> None:
             turns[name] += 1
             shown = name if turns[name] == 1 else f"{name} ({turns[name]})"
-            tensors = [t for t in _tensors(output) if t.is_floating_point() and t.numel()]
+            tensors = [t for t in leaves(output) if isinstance(t, Tensor) and t.is_floating_point() and t.numel()]
             for i, tensor in enumerate(tensors):
                 found.append((shown if len(tensors) == 1 else f"{shown}[{i}]", tensor.detach().clone()))
 
@@ -69,14 +70,6 @@ def layers_of(module: nn.Module, inputs: Inputs) -> list[tuple[str, Tensor]]:
         for handle in handles:
             handle.remove()
     return found
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [t for item in value.values() for t in _tensors(item)]
-    return [t for item in value for t in _tensors(item)] if isinstance(value, list | tuple) else []
 
 
 def results_of(program: Callable[..., Any], inputs: Inputs) -> tuple[list[Result], Any]:

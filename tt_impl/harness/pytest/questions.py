@@ -16,16 +16,11 @@ from typing import Any
 
 import ttnn
 
-QUESTIONS = (
-    (ttnn, "get_arch_name"),
-    (ttnn, "get_num_devices"),
-    (ttnn, "get_num_pcie_devices"),
-    (ttnn, "GetNumAvailableDevices"),
-    (ttnn, "GetNumPCIeDevices"),
-    (ttnn, "get_device_ids"),
-    (ttnn, "get_pcie_device_ids"),
-    (ttnn.cluster, "get_cluster_type"),
-)
+_OF_TTNN = """
+    get_arch_name get_num_devices get_num_pcie_devices GetNumAvailableDevices GetNumPCIeDevices get_device_ids
+    get_pcie_device_ids
+    """.split()
+QUESTIONS = (*((ttnn, name) for name in _OF_TTNN), (ttnn.cluster, "get_cluster_type"))
 _originals: dict[tuple[Any, str], Callable[[], Any]] = {}
 
 

@@ -176,16 +176,9 @@ class Runner:
             report = pytest.TestReport(
                 item.nodeid, item.location, dict.fromkeys(item.keywords, 1), outcome, longrepr, when, duration=seconds
             )
-            category = verdicts.TIMEOUT if end.timed_out else verdicts.CRASH
-            report.ttnn_mock = {
-                "when": when,
-                "outcome": outcome,
-                "category": category,
-                "op": end.op,
-                "message": str(end),
-                "seconds": seconds,
-                "mesh": self.mesh_for(item),
-            }
+            shown: dict[str, Any] = {"category": verdicts.TIMEOUT if end.timed_out else verdicts.CRASH, "op": end.op}
+            shown |= {"message": str(end), "seconds": seconds, "mesh": self.mesh_for(item)}
+            report.ttnn_mock = shown | {"when": when, "outcome": outcome}
             reports.append(report)
             seconds = 0.0
         return reports

@@ -230,15 +230,6 @@ def repetitions(meter: Meter) -> list[int]:
 
 def _as_json(leak: Leak) -> dict[str, Any]:
     of = leak.allocation
-    return {
-        "op": of.op,
-        "where": of.where,
-        "memory": of.memory,
-        "shape": list(of.shape),
-        "dtype": of.dtype,
-        "bytes_per_bank_each": leak.bytes,
-        "count_each": leak.count,
-        "iterations": leak.iterations,
-        "marked": leak.marked,
-        "sentence": leak.sentence,
-    }
+    about = {name: getattr(of, name) for name in ("op", "where", "memory", "dtype")} | {"shape": list(of.shape)}
+    about |= {"bytes_per_bank_each": leak.bytes, "count_each": leak.count, "iterations": leak.iterations}
+    return about | {"marked": leak.marked, "sentence": leak.sentence}
