@@ -242,12 +242,6 @@ class _Reader:
         elif (outer := self._innermost()) is not None:
             outer.made += results
 
-    def take(self, node: Node) -> None:
-        self._change(node["params"], 1)
-
-    def give_back(self, node: Node) -> None:
-        self._change(node["params"], -1)
-
     def place(self, node: Node) -> None:
         """Place a tensor's node: it lies in the memory that was last taken at its address."""
         params = node["params"]
@@ -269,7 +263,8 @@ class _Reader:
     def _innermost(self) -> DeviceOp | None:
         return self._open[-1][1] if self._open else None
 
-    def _change(self, params: dict[str, Any], sign: int) -> None:
+    def change(self, params: dict[str, Any], sign: int) -> None:
+        """Take memory (``sign`` 1) or give it back (-1)."""
         kind, size, graph = params["buffer_type"], bank_bytes(params["max_size_per_bank"]), self.graph
         if kind in MEMORIES:
             change = Change(sign, int(params["device_id"]), MEMORIES[kind], int(params["address"]), size)
@@ -300,8 +295,8 @@ _HANDLERS: dict[str, Callable[[_Reader, Node], None]] = {
     "function_start": _Reader.start,
     "function_end": _Reader.end,
     "tensor": _Reader.place,
-    "buffer_allocate": _Reader.take,
-    "buffer_deallocate": _Reader.give_back,
+    "buffer_allocate": lambda reader, node: reader.change(node["params"], 1),
+    "buffer_deallocate": lambda reader, node: reader.change(node["params"], -1),
     "circular_buffer_deallocate_all": _Reader.begin_layout,
     "circular_buffer_allocate": _Reader.lay_out,
     "dataflow_buffer_allocate": _Reader.lay_out,

@@ -156,15 +156,12 @@ class Meter:
         if change.sign > 0:
             self._take(Allocation(*place, change.bytes, op, where, number, change.shape, change.dtype), number)
         elif place in self._live:
-            self._give_back(place, number)
+            self._note(-1, number, self._live[place])
 
     def _take(self, allocation: Allocation, number: int) -> None:
         if allocation.place in self._live:  # given back where nobody looked
-            self._give_back(allocation.place, number)
+            self._note(-1, number, self._live[allocation.place])
         self._note(1, number, allocation)
-
-    def _give_back(self, place: Place, number: int) -> None:
-        self._note(-1, number, self._live[place])
 
     def _note(self, sign: int, number: int, allocation: Allocation) -> None:
         follow(self._live, sign, allocation)
@@ -185,7 +182,7 @@ class Meter:
             if buffer.device_id == key:
                 there[key, buffer.buffer_type.name, buffer.address] = bank_bytes(buffer.max_size_per_bank)
         for place in [p for p in self._live if p[0] == key and p not in there]:
-            self._give_back(place, number)
+            self._note(-1, number, self._live[place])
         for place, size in there.items():
             if place not in self._live:
                 self._take(Allocation(*place, size, *owner, number), number)

@@ -54,12 +54,12 @@ class Shadow(Tracing):
 
     def handle(self, call: Invocation) -> Any:
         self.calls[call.name] += 1
-        self.traces.check(call.name)
+        self.check_traced(call.name)
         call = on_whole_devices(self, call)
         special = SPECIAL.get(call.name)
         if special is not None:
             result = special(self, call)
-            self.traces.note_special(self, call, result)
+            self.note_special(call, result)
             return result
         if not touches_device(call):
             return self._without_device(call)
@@ -76,7 +76,7 @@ class Shadow(Tracing):
         if written or not outputs:
             context = Call(call.name, call.args, call.kwargs, outputs, self.store)
             self.evaluate(context, shards, written)
-            self.traces.note(context, inputs, written)
+            self.note(context, inputs, written)
         self._forget_unused(before, outputs)
         return result
 

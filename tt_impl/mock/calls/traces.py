@@ -88,12 +88,17 @@ class Trace:
     steps: list[Step] = field(default_factory=list)
 
 
-@dataclass
-class Traces:
-    """The traces of a program, by ``id`` of the identifier that ttnn would have handed out."""
+class Tracing(Emulating, ABC):
+    """The values of a program, and its traces, by ``id`` of the identifier that ttnn would have handed out."""
 
-    capturing: Trace | None = None
-    captured: dict[int, Trace] = field(default_factory=dict)
+    def __init__(self) -> None:
+        super().__init__()
+        self.capturing: Trace | None = None
+        self.captured: dict[int, Trace] = {}
+
+    @abstractmethod
+    def evaluate(self, context: Call, shards: dict[int, Shards], written: list[Any]) -> None:
+        """Compute the outputs of an operation from its inputs, and store those that are ``written``."""
 
     def note(self, call: Call, inputs: list[ttnn.Tensor], written: list[ttnn.Tensor]) -> None:
         """Remember an operation, if a trace is being captured; ``written``: its outputs that are no views."""
@@ -102,34 +107,22 @@ class Traces:
             step = Step(without_tensors(call, known), remembered(inputs, known), remembered(written, known))
             self.capturing.steps.append(step)
 
-    def check(self, name: str) -> None:
+    def note_special(self, call: Invocation, result: Any) -> None:
+        """Remember an operation that no rule computes: ``ttnn.zeros`` and the like write one value every time."""
+        if self.capturing is None:
+            return
+        if made := [t for t in tensors_in(result) if on_device(t)]:
+            values = [list(self.store.read(t, call.name)) for t in made]
+            outputs = [Recorded(t) for t in made]
+            self.capturing.steps.append(Step(Call(call.name, (), {}, outputs, self.store), [], outputs, values))
+
+    def check_traced(self, name: str) -> None:
         """Refuse what ttnn refuses while a trace is captured."""
         if self.capturing is not None and name in _TRANSFERS:
             raise UserError(
                 f"{name} while a trace is captured moves data between host and device, which no trace can hold; "
                 "call it before the capture."
             )
-
-    def note_special(self, shadow: Tracing, call: Invocation, result: Any) -> None:
-        """Remember an operation that no rule computes: ``ttnn.zeros`` and the like write one value every time."""
-        if self.capturing is None:
-            return
-        if made := [t for t in tensors_in(result) if on_device(t)]:
-            values = [list(shadow.store.read(t, call.name)) for t in made]
-            outputs = [Recorded(t) for t in made]
-            self.capturing.steps.append(Step(Call(call.name, (), {}, outputs, shadow.store), [], outputs, values))
-
-
-class Tracing(Emulating, ABC):
-    """The values of a program, and its traces."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.traces = Traces()
-
-    @abstractmethod
-    def evaluate(self, context: Call, shards: dict[int, Shards], written: list[Any]) -> None:
-        """Compute the outputs of an operation from its inputs, and store those that are ``written``."""
 
 
 Special = Callable[[Any, Invocation], Any]
@@ -161,20 +154,20 @@ def without_tensors(call: Call, known: dict[int, Recorded]) -> Call:
 
 
 def _begin(shadow: Tracing, call: Invocation) -> ttnn.MeshTraceId:
-    if shadow.traces.capturing is not None:
+    if shadow.capturing is not None:
         raise UserError("ttnn.begin_trace_capture was called while another trace is captured; end that one before.")
-    identifier = ttnn.MeshTraceId(len(shadow.traces.captured))
-    shadow.traces.capturing = Trace(identifier, dict(shadow.store.values))
+    identifier = ttnn.MeshTraceId(len(shadow.captured))
+    shadow.capturing = Trace(identifier, dict(shadow.store.values))
     return identifier
 
 
 def _end(shadow: Tracing, call: Invocation) -> None:
     """Undo what the capture wrote: inputs hold what they did before, results nothing."""
-    trace = shadow.traces.capturing
+    trace = shadow.capturing
     if trace is None:
         raise UserError("ttnn.end_trace_capture was called, but no trace is being captured.")
-    shadow.traces.capturing = None
-    shadow.traces.captured[id(trace.identifier)] = trace
+    shadow.capturing = None
+    shadow.captured[id(trace.identifier)] = trace
     for buffer, values in shadow.store.values.items():
         former = trace.before.get(buffer)
         shadow.store.values[buffer] = _unwritten(values) if former is None else former
@@ -191,7 +184,7 @@ def _unwritten(written: BufferValues) -> BufferValues:
 
 
 def _find(shadow: Tracing, call: Invocation) -> Trace:
-    trace = shadow.traces.captured.get(id(call.argument("trace_id", 1)))
+    trace = shadow.captured.get(id(call.argument("trace_id", 1)))
     if trace is None:
         raise UserError(f"{call.name} was given a trace that was released or never captured.")
     return trace
@@ -204,11 +197,11 @@ def _execute(shadow: Tracing, call: Invocation) -> None:
 
 
 def _release(shadow: Tracing, call: Invocation) -> None:
-    del shadow.traces.captured[id(_find(shadow, call).identifier)]
+    del shadow.captured[id(_find(shadow, call).identifier)]
 
 
 def _is_capturing(shadow: Tracing, call: Invocation) -> bool:
-    return shadow.traces.capturing is not None
+    return shadow.capturing is not None
 
 
 EMULATED_TRACES: dict[str, Special] = {

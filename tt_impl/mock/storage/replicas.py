@@ -39,7 +39,7 @@ def _replicated(placements: tuple[int | None, ...], shards: Shards) -> list[int]
 
 def _equal_along(shards: Shards, axis: int) -> bool:
     pairs = ((first, other) for first, *others in shards.groups(axis) for other in others)
-    return all(shards.key(a) == shards.key(b) or _same(shards[a], shards[b]) for a, b in pairs)
+    return all(shards.stored[a] is shards.stored[b] or _same(shards[a], shards[b]) for a, b in pairs)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -63,10 +63,6 @@ class Shards(Sequence):
         """Return ``value`` in the shape of the tensor: itself, if that is its own."""
         return value if value.shape == self.shape else value.reshape(self.shape)
 
-    def key(self, device: int) -> int:
-        """Return a number that is the same for two devices that share one torch tensor."""
-        return id(self.stored[device])
-
     def groups(self, cluster_axis: int | None) -> list[list[int]]:
         """Return the devices that communicate along a mesh axis, in ring order; all of them if no axis is given."""
         rows, columns = self.mesh_shape
