@@ -2,9 +2,8 @@
 
 What others measured (seconds of a pipeline, two ways to run it), what tt_dit runs of a model, names that stand in
 nothing but these, the sizes of models whose class neither diffusers nor transformers has, what a model is asked for
-where that is known to differ from its pipeline in diffusers (steps, size of picture), the scales of the latents of
-published autoencoders, and the size of SD3.5's table of positions, of which pictures use the middle; what a figure
-stands for that leaves a field out.
+where that is known to differ from its pipeline in diffusers (steps, size of picture); what a figure stands for that
+leaves a field out. Published configurations are data (``published.json``), of which nothing is drawn.
 
 Some tables have no order: figures, names of classes, published models (kind ``published`` judges which is the first).
 """
@@ -22,10 +21,6 @@ _FIGURES = ("Figure", "Pair", "Execution", "TtDit")
 _TABLES = ("class_names", "published")
 _ASKED = {"steps": "steps", "sizes": "size", "experts": "experts"}
 """Keywords of a published model and what ``Oracle.other_than_pipeline`` calls them."""
-_SCALES = {
-    "refsim/models/vae/spec.py": ("scaling_factor", "shift_factor"),
-    "refsim/models/sd35/spec.py": ("pos_embed_max_size",),
-}
 _FILES = tuple(f"refsim/models/{name}/spec.py" for name in NO_LIBRARY)
 
 
@@ -34,10 +29,9 @@ def figures_in(file: str, tree: ast.Module) -> Callable[[ast.AST], bool]:
     within = {id(inner) for node in ast.walk(tree) if _is_figure(node) for inner in ast.walk(node)}
     names = _only_within(tree, within)
     asked = {id(keyword) for node in ast.walk(tree) for keyword in _asked_otherwise(node)}
-    scales = {id(value) for node in ast.walk(tree) for value in _values(node, _SCALES.get(file, ()))}
 
     def is_one(node: ast.AST) -> bool:
-        if id(node) in asked | scales:
+        if id(node) in asked:
             return True
         if _is_figure(node) or (isinstance(node, ast.Tuple) and node.elts and all(map(_is_figure, node.elts))):
             return True
@@ -66,13 +60,6 @@ def _asked_otherwise(node: ast.AST) -> list[ast.keyword]:
     classes = {published.name: published.class_name for spec in own() for published in spec.published}
     known = oracle_of(classes[name]).other_than_pipeline.get(name, ()) if name in classes else ()
     return [keyword for keyword in node.keywords if _ASKED.get(keyword.arg or "") in known]
-
-
-def _values(node: ast.AST, keys: tuple[str, ...]) -> list[ast.expr]:
-    """Return the values that a dict has for some keys."""
-    if not isinstance(node, ast.Dict):
-        return []
-    return [x for key, x in zip(node.keys, node.values, strict=True) if getattr(key, "value", None) in keys]
 
 
 def _is_figure(node: ast.AST) -> bool:

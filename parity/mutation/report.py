@@ -123,9 +123,7 @@ def _apart(summary: dict[str, Any]) -> str:
     return (
         f"{summary['of_documents']} of them change figures that only a document has: what others measured, what "
         "tt_dit runs of a model, sizes of models that neither diffusers nor transformers has, steps and sizes that are "
-        "known to differ from those of a pipeline in diffusers, scales of published autoencoders' latents, the size of "
-        "SD3.5's table of positions. Without "
-        "these, "
+        "known to differ from those of a pipeline in diffusers. Without these, "
         f"{rest['killed']} of {rest['judged']} were killed: {rest['score']} %, 95 % interval {rest['interval_95'][0]} "
         f"to {rest['interval_95'][1]} %. Not drawn are types, texts, refusals, calls that only name something for "
         "traces, progress or type checkers, or read a clock, the order of tables (figures, names of classes, "

@@ -38,7 +38,12 @@ def library_defaults(class_name: str) -> dict[str, Any]:
     kind = library_class(class_name)
     values = kind.config_class().to_dict() if hasattr(kind, "config_class") else defaults_of(kind.__init__)
     values |= values.get("rope_parameters") or {}  # which published folders have beside the other keys
-    return {name: tuple(x) if isinstance(x, list) else x for name, x in values.items() if x is not None}
+    return {name: as_tuple(x) for name, x in values.items() if x is not None}
+
+
+def as_tuple(x: Any) -> Any:
+    """Return a list of a config.json as the tuple that a class may have for it, anything else as it is."""
+    return tuple(x) if isinstance(x, list) else x
 
 
 def library_model(published: Published, config: dict[str, Any]) -> nn.Module:

@@ -32,6 +32,7 @@ from parity.cases import Case
 from parity.cases.oracles import oracle_of
 from parity.cases.oracles.forward_shapes import wrong_shapes
 from parity.cases.oracles.library import (
+    as_tuple,
     blocks_of,
     defaults_of,
     library_class,
@@ -95,7 +96,7 @@ class PublishedModel(HostKind):
         known, model = library_defaults(published.class_name), library_model(published, published.config)
         theirs, total = shapes_of(model.state_dict()), count(shapes_of(dict(model.named_parameters())))
         oracle = oracle_of(published.class_name)
-        differ = {name for name, x in published.config.items() if name in known and known[name] != x}
+        differ = {name for name, x in published.config.items() if name in known and known[name] != as_tuple(x)}
         complaints = {
             "wrong_keys": sorted(differ ^ {*oracle.other_than_class.get(published.name, ())}),
             "wrong_blocks": [*wrong_blocks(spec, published, model), *wrong_of_one_kind(spec, published)],
