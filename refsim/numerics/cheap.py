@@ -30,34 +30,41 @@ _LEAST = -100
 """Exponent of a zero: below what is held, above where float32 has no more units."""
 
 
-def matmul(in0: Tensor, in1: Tensor, phases: int, wide: bool) -> Tensor:
+def matmul(in0: Tensor, in1: Tensor, phases: int, wide: bool, start: Tensor | None = None) -> Tensor:
     """Return float32 (M, N) of (M, K) and (K, N), which a destination of 32 (``wide``) or 16 bits holds."""
     if not wide:
-        return _narrow(in0, in1, phases)
+        return _narrow(in0, in1, phases, start)
     total = sum(product(b, a) for b, a in merged(in0, in1, phases))
     if phases >= 3:
         total += _alignment(in0, in1, total)
-    return total
+    return total if start is None else total.add_(start)
 
 
-def _narrow(in0: Tensor, in1: Tensor, phases: int) -> Tensor:
+def _narrow(in0: Tensor, in1: Tensor, phases: int, start: Tensor | None) -> Tensor:
     """Round a destination of 16 bits after every dot of 16."""
     missing = -in0.shape[1] % (2 * _STEP)
     in0, in1 = torch.nn.functional.pad(in0, (0, missing)), torch.nn.functional.pad(in1, (0, 0, 0, missing))
     pairs = slices(in0, in1)
     if importlib.util.find_spec("numba") is None:
-        return _narrow_in_torch(pairs[:phases])
-    from refsim.numerics import compiled
+        return _narrow_in_torch(pairs[:phases], started(start, in0.shape[0], in1.shape[1]))
+    from refsim.numerics import compiled_cheap as compiled
 
     b = torch.stack([pairs[0][0], pairs[2][0]])
     a = torch.stack([in_panels(pairs[phase][1], compiled.COLUMNS) for phase in (0, 1)])
-    return torch.from_numpy(compiled.cheap_dots(b.numpy(), a.numpy(), phases))[:, : in1.shape[1]].contiguous()
+    held = started(start, in0.shape[0], a.shape[1] * compiled.COLUMNS)
+    values = compiled.cheap_dots(b.numpy(), a.numpy(), held.numpy(), phases)
+    return torch.from_numpy(values)[:, : in1.shape[1]].contiguous()
 
 
-def _narrow_in_torch(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
-    (b, a), *_ = pairs
-    held = torch.zeros(b.shape[0], a.shape[1])
-    for start in range(0, b.shape[1], 2 * _STEP):
+def started(start: Tensor | None, rows: int, columns: int) -> Tensor:
+    """Return what a destination of (rows, columns) holds before: zeros, or ``start`` filled up with zeros."""
+    if start is None:
+        return torch.zeros(rows, columns)
+    return torch.nn.functional.pad(start, (0, columns - start.shape[1])).contiguous()
+
+
+def _narrow_in_torch(pairs: list[tuple[Tensor, Tensor]], held: Tensor) -> Tensor:
+    for start in range(0, pairs[0][0].shape[1], 2 * _STEP):
         for b, a in pairs:
             for half in (start, start + _STEP):
                 middle = slice(half, half + _GROUP), slice(half + _GROUP, half + _STEP)

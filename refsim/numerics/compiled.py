@@ -1,4 +1,4 @@
-"""The loops of the matrix unit, compiled by numba, on integers of 16 and 32 bits.
+"""The loops of the exact matrix unit, compiled by numba, on integers of 16 and 32 bits.
 
     tile of 32 of K, row of in0, 64 columns of in1:
       aligned   4 groups of 8    largest exponent of a group's products, and how far each lies below it
@@ -15,13 +15,13 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from refsim.numerics.lanes import add, bits_of_float, both, either, float_of_bits, left, mul, right, sub
+from refsim.numerics.lanes import add, bits_of_float, both, either, left, mul, right, sub
 
 COLUMNS = 64
 """Columns of in1 that lie side by side in memory, a panel."""
 NOTHING = -4096
 """Exponent of a zero: below every other one; the sum and the difference of two are within 16 bits."""
-_ROWS = 16
+ROWS = 16
 """Rows that use 32 x 64 values of in1 while they are in the first cache."""
 _I16, _I32, _U64 = np.int16, np.int32, np.uint64
 _ZERO, _ONE = np.int32(0), np.int32(1)
@@ -146,7 +146,7 @@ def _update(below, top, group, sums, held, row, wide, wormhole):
 
 
 @numba.njit(parallel=True, cache=True)
-def dots(b_exp, b, a_exp, a, phases, wide, wormhole):
+def dots(b_exp, b, a_exp, a, start, phases, wide, wormhole):
     """Return bits int32 (M, panels x 64) of the destination after all of K.
 
     Args:
@@ -154,19 +154,21 @@ def dots(b_exp, b, a_exp, a, phases, wide, wormhole):
         b: twice its signed high and low parts, int16 (2, M, K).
         a_exp: biased exponents of in1, int16 (panels, K, 64).
         a: its signed high and low parts, int16 (2, panels, K, 64).
+        start: bits that the destination holds before, int32 (M, panels x 64).
         phases: how many run.
         wide: the destination has 32 bits.
         wormhole: see :func:`_wide`.
     """
     rows, depth = b_exp.shape
     panels = a_exp.shape[0]
-    chunks = (rows + _ROWS - 1) // _ROWS
+    chunks = (rows + ROWS - 1) // ROWS
     out = np.zeros((rows, panels * COLUMNS), np.int32)
     for job in numba.prange(panels * chunks):
         panel = _U64(job // chunks)
-        first = (job % chunks) * _ROWS
-        last = min(first + _ROWS, rows)
-        held = np.zeros((_ROWS, COLUMNS), np.int32)
+        first = (job % chunks) * ROWS
+        last = min(first + ROWS, rows)
+        columns = slice(np.int64(panel) * COLUMNS, (np.int64(panel) + 1) * COLUMNS)
+        held = start[first:last, columns].copy()
         top = np.empty((4, COLUMNS), np.int16)
         by = np.empty((4, 8, COLUMNS), np.int16)
         sums = np.empty((2, COLUMNS), np.int16)
@@ -182,7 +184,7 @@ def dots(b_exp, b, a_exp, a, phases, wide, wormhole):
                         for side in range(group, group + 2):
                             _summed(b_part, row, a_part, panel, _U64(tile + 8 * side), _U64(side), by, sums)
                         _update(below, top, _U64(group), sums, held, _U64(index - first), wide, wormhole)
-        out[first:last, np.int64(panel) * COLUMNS : (np.int64(panel) + 1) * COLUMNS] = held[: last - first]
+        out[first:last, columns] = held
     return out
 
 
@@ -219,121 +221,4 @@ def sums(a, a_exp, b, b_exp, wide, wormhole):
             y = _rounded(b[row, n], min(sub(largest, b_exp[row, n]), _I16(14)))
             total[0, n] = add(x, y)
         _update(0, top, _U64(0), total, out, row, wide, wormhole)
-    return out
-
-
-@numba.njit
-def _added(b, row, a, panel, k, held, index):
-    """Add a dot of 16 from ``k`` to a destination of 16 bits by the cheap formula.
-
-    Its halves are exact, rounded half up to three guard bits at the largest exponent, the sum to 8 bits, half away.
-    """
-    half = np.float32(0.5)
-    for n in range(COLUMNS):
-        x = np.float32(0)
-        y = np.float32(0)
-        for j in range(8):
-            x += b[row, k + j] * a[panel, k + j, n]
-        for j in range(8, 16):
-            y += b[row, k + j] * a[panel, k + j, n]
-        before = held[index, n]
-        power = max(both(bits_of_float(x), _INFINITE), both(bits_of_float(y), _INFINITE))
-        power = max(power, both(bits_of_float(before), _INFINITE))
-        unit = sub(max(power, _I32(20 << 23)), _I32(10 << 23))
-        inverse = float_of_bits(sub(_I32(0x7F000000), unit))
-        units = np.float32(np.floor(x * inverse + half)) + np.float32(np.floor(y * inverse + half))
-        after = before + float_of_bits(unit) * units
-        held[index, n] = float_of_bits(both(add(bits_of_float(after), _I32(0x8000)), _I32(-0x10000)))
-
-
-@numba.njit(parallel=True, cache=True)
-def cheap_dots(b, a, phases):
-    """Return float32 (M, panels x 64), a 16-bit destination after all of K by the cheap formula.
-
-    Args:
-        b: high and low parts of in0, float32 (2, M, K); K is a multiple of 32.
-        a: high and low parts of in1, float32 (2, panels, K, 64).
-        phases: how many run.
-    """
-    _, rows, depth = b.shape
-    panels = a.shape[1]
-    chunks = (rows + _ROWS - 1) // _ROWS
-    out = np.zeros((rows, panels * COLUMNS), np.float32)
-    for job in numba.prange(panels * chunks):
-        panel = _U64(job // chunks)
-        first = (job % chunks) * _ROWS
-        last = min(first + _ROWS, rows)
-        held = np.zeros((_ROWS, COLUMNS), np.float32)
-        for tile in range(0, depth, 32):
-            for index in range(first, last):
-                for phase in range(phases):
-                    for k in range(tile, tile + 32, 16):
-                        b_part, a_part = b[phase >> 1], a[phase & 1]
-                        _added(b_part, _U64(index), a_part, panel, _U64(k), held, _U64(index - first))
-        out[first:last, np.int64(panel) * COLUMNS : (np.int64(panel) + 1) * COLUMNS] = held[: last - first]
-    return out
-
-
-@numba.njit
-def _multiply_add(x: int, y: int, z: int, wormhole: bool) -> int:
-    """Bits of x y + z of finite float32 bits, as int64 each; see :mod:`refsim.numerics.vector_unit`."""
-    x_exp, y_exp, z_exp = x >> 23 & 255, y >> 23 & 255, z >> 23 & 255
-    x_man = (x & 0x7FFFFF | 0x800000) if x_exp else 0
-    y_man = (y & 0x7FFFFF | 0x800000) if y_exp else 0
-    z_man = (z & 0x7FFFFF | 0x800000) << 3 if z_exp else 0
-    product = x_man * y_man
-    rest = product & 0xFFFFF
-    product = product >> 20 | (rest != 0)
-    p_exp = x_exp + y_exp - 127
-    negative = (x ^ y) < 0
-    if product == 0 or p_exp < 0:
-        return z if z_man else 0
-    e = max(p_exp, z_exp)
-    product = _sticky(product, e - p_exp)
-    z_man = _sticky(z_man, e - z_exp)
-    total = (-product if negative else product) + (-z_man if z < 0 else z_man)
-    if total == 0:
-        return 0
-    sign = -0x80000000 if total < 0 else 0
-    magnitude = abs(total)
-    length = 0
-    while magnitude >> (length + 1):
-        length += 1
-    over = length - 26
-    e += over
-    if e >= 255:
-        return sign | 0x7F800000
-    if e < 1:
-        return 0
-    if over > 0:
-        lost = magnitude & (1 if wormhole else over | 1)
-        magnitude = magnitude >> over | (lost != 0)
-    else:
-        magnitude <<= -over
-    bits = (e << 23) + (magnitude >> 3 & 0x7FFFFF)
-    bits += (magnitude & 7) + (bits & 1) > 4
-    return sign | bits
-
-
-@numba.njit(inline="always")
-def _sticky(magnitude: int, by: int) -> int:
-    """Shift right; bits that are lost set the last one unless nothing is left."""
-    if by > 31:
-        return 0
-    shifted = magnitude >> by
-    if shifted and shifted << by != magnitude:
-        shifted |= 1
-    return shifted
-
-
-@numba.njit(parallel=True, cache=True)
-def multiply_adds(x, y, z, wormhole):
-    """Return bits int32 (n,) of x y + z of int32 (n,) bits of float32 values."""
-    out = np.empty(x.shape[0], np.int32)
-    for n in numba.prange(x.shape[0]):
-        largest = max(x[n] & 0x7F800000, y[n] & 0x7F800000, z[n] & 0x7F800000)
-        if largest == 0x7F800000:
-            out[n] = bits_of_float(float_of_bits(x[n]) * float_of_bits(y[n]) + float_of_bits(z[n]))
-        else:
-            out[n] = _multiply_add(np.int64(x[n]), np.int64(y[n]), np.int64(z[n]), wormhole)
     return out

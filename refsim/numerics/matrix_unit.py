@@ -16,6 +16,7 @@ Level ``exact`` gives the bits of ttsim 1.10, ``fast`` the formulas of :mod:`ref
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from types import ModuleType
 
@@ -43,6 +44,7 @@ def matmul(
     fp32_dest_acc_en: bool = True,
     arch: str = "wormhole_b0",
     level: str = "exact",
+    start: Tensor | None = None,
 ) -> Tensor:
     """Return what the destination holds after all of K: no K blocks, nothing packed.
 
@@ -53,6 +55,7 @@ def matmul(
         fp32_dest_acc_en: the destination has 32 bits, otherwise it holds bf16.
         arch: ``wormhole_b0`` scales a negative result of one unit in the last place wrongly, ``blackhole`` does not.
         level: ``exact`` or ``fast``.
+        start: float32 (M, N) that the destination holds before, by default zeros; values that it can hold.
 
     Returns:
         float32 (M, N).
@@ -63,12 +66,13 @@ def matmul(
     _check(in0, in1, fidelity, arch, level)
     phases = FIDELITIES.index(fidelity) + 1
     if level == "fast":
-        return cheap.matmul(in0, in1, phases, fp32_dest_acc_en)
+        return cheap.matmul(in0, in1, phases, fp32_dest_acc_en, start)
     compiled = loops()
     missing = -in0.shape[1] % TILE
     in0 = torch.nn.functional.pad(in0, (0, missing))
     panels = cheap.in_panels(torch.nn.functional.pad(in1, (0, 0, 0, missing)), compiled.COLUMNS)
-    bits = compiled.dots(*src_b(in0), *src_a(panels), phases, fp32_dest_acc_en, arch == "wormhole_b0")
+    held = bits_of(cheap.started(start, in0.shape[0], panels.shape[0] * compiled.COLUMNS)).numpy()
+    bits = compiled.dots(*src_b(in0), *src_a(panels), held, phases, fp32_dest_acc_en, arch == "wormhole_b0")
     return from_bits(torch.from_numpy(bits)[:, : in1.shape[1]])
 
 
@@ -87,15 +91,13 @@ def check_choices(**chosen: tuple[str, tuple[str, ...]]) -> None:
             raise UserError(f"{name} '{value}' does not exist; choose one of {', '.join(choices)}.")
 
 
-def loops() -> ModuleType:
-    """Return the compiled loops of level ``exact``; ``UserError`` where numba is not installed."""
+def loops(name: str = "compiled") -> ModuleType:
+    """Return a module of compiled loops of level ``exact``; ``UserError`` where numba is not installed."""
     if importlib.util.find_spec("numba") is None:
         raise UserError(
             "level exact needs numba, which is not installed; pip install 'refsim[numerics]' or take level fast."
         )
-    from refsim.numerics import compiled
-
-    return compiled
+    return importlib.import_module(f"refsim.numerics.{name}")
 
 
 def parts(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

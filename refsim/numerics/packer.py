@@ -76,20 +76,5 @@ def accumulate(held: Tensor, x: Tensor, *, dtype: str, fp32_dest_acc_en: bool) -
     if dtype != "bfloat16":
         raise UserError(f"the packer accumulates in float32 or bfloat16, not in '{dtype}'.")
     added = round_ties_away(x, 7) if fp32_dest_acc_en else x
-    return flush(_odd_sum(held, added).to(torch.bfloat16).to(torch.float32))
-
-
-def _odd_sum(a: Tensor, b: Tensor) -> Tensor:
-    """Add in float64, which holds what a later rounding to bfloat16 needs of the exact sum: it is rounded to odd."""
-    total = a.double() + b.double()
-    virtual = total - a.double()
-    rest = (a.double() - (total - virtual)) + (b.double() - virtual)
-    bits = total.view(torch.int64)
-    toward = torch.where((rest > 0) == (total > 0), 1, -1)
-    odd = torch.where((rest != 0) & (bits & 1 == 0), bits + toward, bits)
-    total = odd.view(torch.float64)
-    # float64 -> float32 rounds to nearest, so it is cut to 24 bits with the rest as the last bit before
-    high = total.view(torch.int64)
-    low = high & ((1 << 30) - 1)
-    kept = high - low | (low != 0).to(torch.int64) << 29
-    return kept.view(torch.float64).to(torch.float32)
+    # of two bf16 values float32 holds the sum, or rounds off what is far below half a last place of bf16
+    return flush((held + added).to(torch.bfloat16).to(torch.float32))

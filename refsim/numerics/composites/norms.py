@@ -1,0 +1,175 @@
+"""Layer norm, RMS norm, both over a distributed last dim, group norm, softmax.
+
+    x --> row sum (matmul with ones: x in SrcB) x 1/N --> mean --> x - mean --> squares --> row sum x 1/N --> + eps
+      --> rsqrt --> (x - mean) rsqrt --> gamma --> + beta
+
+    distributed:  each device packs (row sum of squares, row sum of x) to bf16 --> gathered --> added, x 1/N
+                  variance = mean of squares - mean^2
+
+Every arrow packs an intermediate result, in fp32 with a destination of 32 bits, otherwise in bf16, and the matrix unit
+reads fp32 as TF32. Layer norm has HiFi4 and 32 bits by default, RMS norm and the distributed ones HiFi4 and 16 bits,
+softmax HiFi4 and 32 bits for fp32 input only.
+
+Source: tt-metal's `layernorm.cpp`, `layernorm_pre_allgather.cpp`, `layernorm_post_allgather.cpp`, `softmax.cpp`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from refsim.base.errors import UserError
+from refsim.numerics.composites.compute import Compute
+
+LAYER_NORM = Compute("HiFi4", fp32_dest_acc_en=True)
+RMS_NORM = Compute("HiFi4", fp32_dest_acc_en=False)
+DISTRIBUTED_NORM = Compute("HiFi4", fp32_dest_acc_en=False)
+SOFTMAX = Compute("HiFi4", fp32_dest_acc_en=False)
+
+
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    compute: Compute = LAYER_NORM,
+    out_dtype: str = "bfloat16",
+) -> Tensor:
+    """Return ``ttnn.layer_norm`` of float32 (..., N) over the last dim; weight and bias (N,)."""
+    mean = _mean(x, compute)
+    centred = compute.store(compute.sub(x, mean))
+    return _scaled(centred, compute, eps, weight, bias, out_dtype)
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    compute: Compute = RMS_NORM,
+    out_dtype: str = "bfloat16",
+) -> Tensor:
+    """Return ``ttnn.rms_norm`` of float32 (..., N) over the last dim; weight (N,)."""
+    return _scaled(x, compute, eps, weight, None, out_dtype)
+
+
+def _mean(x: Tensor, compute: Compute) -> Tensor:
+    """Return the packed row mean: a sum of ones times x, then 1/N in the destination."""
+    total = compute.reduce("sum", x)
+    return compute.store(compute.vector().stored(compute.vector().mul(total, 1.0 / x.shape[-1])))
+
+
+def _scaled(
+    centred: Tensor, compute: Compute, eps: float, weight: Tensor | None, bias: Tensor | None, out_dtype: str
+) -> Tensor:
+    squares = compute.store(compute.mul(centred, centred))
+    return _normed(centred, _mean(squares, compute), compute, eps, (weight, bias), out_dtype)
+
+
+def _normed(
+    centred: Tensor,
+    variance: Tensor,
+    compute: Compute,
+    eps: float,
+    affine: tuple[Tensor | None, Tensor | None],
+    out_dtype: str,
+) -> Tensor:
+    shifted = compute.add(variance, torch.full_like(variance, eps).bfloat16().float())
+    scale = compute.store(compute.sfpu("rsqrt", shifted))
+    held = compute.mul(centred, scale)
+    weight, bias = affine
+    if weight is not None:
+        held = compute.mul(compute.store(held), weight)
+    if bias is not None:
+        held = compute.add(compute.store(held), bias)
+    return compute.store(held, out_dtype)
+
+
+def distributed_norm(
+    shards: list[Tensor],
+    weights: list[Tensor] | None = None,
+    biases: list[Tensor] | None = None,
+    *,
+    kind: str = "layer",
+    eps: float = 1e-5,
+    compute: Compute = DISTRIBUTED_NORM,
+    out_dtype: str = "bfloat16",
+) -> list[Tensor]:
+    """Return ``layer_norm_pre_all_gather``, the gather, ``layer_norm_post_all_gather`` on every device of a mesh axis.
+
+    Args:
+        shards: float32 (..., N / devices) of each device.
+        weights, biases: (N / devices,) of each device.
+        kind: ``layer`` or ``rms``.
+        eps, compute, out_dtype: as of :func:`layer_norm`; both parts have the same compute config.
+
+    Raises:
+        UserError: an unknown kind.
+    """
+    if kind not in ("layer", "rms"):
+        raise UserError(f"norm '{kind}' does not exist; choose one of layer, rms.")
+    squares = [compute.store(compute.reduce("sum", compute.store(compute.mul(x, x))), "bfloat16") for x in shards]
+    width = sum(x.shape[-1] for x in shards)
+    power = _gathered(squares, width, compute)
+    mean = None
+    if kind == "layer":
+        sums = [compute.store(compute.reduce("sum", x), "bfloat16") for x in shards]
+        mean = _gathered(sums, width, compute)
+        power = compute.store(compute.sub(power, compute.store(compute.mul(mean, mean))))
+    results = []
+    for index, x in enumerate(shards):
+        centred = x if mean is None else compute.store(compute.sub(x, mean))
+        affine = tuple(values[index] if values else None for values in (weights, biases))
+        results.append(_normed(centred, power, compute, eps, affine, out_dtype))
+    return results
+
+
+def _gathered(sums: list[Tensor], width: int, compute: Compute) -> Tensor:
+    """Return the packed mean of the devices' sums: a row sum with a scaler of 1 / width."""
+    return compute.store(compute.reduce("sum", torch.cat(sums, dim=-1), scaler=1.0 / width))
+
+
+def group_norm(
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    compute: Compute = RMS_NORM,
+    out_dtype: str = "bfloat16",
+) -> Tensor:
+    """Return ``ttnn.group_norm`` of float32 (B, C, ...): sums over a group's columns, then over what is left.
+
+    Args:
+        x: channels are the columns of the tiles, places their rows.
+        groups: a divisor of C.
+        weight, bias: (C,).
+        eps, compute, out_dtype: as of :func:`layer_norm`.
+
+    Raises:
+        UserError: C is no multiple of ``groups``.
+    """
+    batch, channels = x.shape[:2]
+    if channels % groups:
+        raise UserError(f"{channels} channels are no multiple of {groups} groups; choose a divisor.")
+    values = x.reshape(batch, groups, channels // groups, -1).mT
+    count = values.shape[-1] * values.shape[-2]
+    mean = compute.store(compute.reduce("sum", values, dim="both", scaler=1.0 / count))
+    centred = compute.store(compute.sub(values, mean))
+    squares = compute.store(compute.mul(centred, centred))
+    variance = compute.store(compute.reduce("sum", squares, dim="both", scaler=1.0 / count))
+    affine = tuple(None if each is None else each.reshape(groups, 1, channels // groups) for each in (weight, bias))
+    return _normed(centred, variance, compute, eps, affine, out_dtype).mT.reshape(x.shape)
+
+
+def softmax(x: Tensor, *, compute: Compute = SOFTMAX, stable: bool = True, out_dtype: str = "bfloat16") -> Tensor:
+    """Return ``ttnn.softmax`` of float32 (..., N) over the last dim; ``stable`` subtracts the largest value first."""
+    if stable:
+        largest = compute.store(compute.reduce("max", x))
+        x = compute.sub(x, largest)
+    powers = compute.store(compute.sfpu("exp", x))
+    total = compute.reduce("sum", powers)
+    inverse = compute.store(compute.sfpu("reciprocal", total))
+    return compute.store(compute.mul(powers, inverse), out_dtype)
