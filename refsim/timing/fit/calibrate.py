@@ -57,15 +57,6 @@ LEAST = 3
 HOST_FROM = ("flux1-schnell", "flux1-dev")
 """Published models that differ in their steps alone: what two figures of a mesh leave at no steps is not denoising."""
 _TAKEN = {"wormhole_b0": {"unpack_cycles": 46.0, "step_cycles": 24.0}, "blackhole": {}}
-_START = {
-    "launch_ns": 3000.0,
-    "unpack_cycles": 30.0,
-    "step_cycles": 24.0,
-    "page_ns": 100.0,
-    "block_ns": 1000.0,
-    "relay_gbps": 12.0,
-    "tile_ns": 1200.0,
-}
 _SDPA_START = [
     {"softmax_cycles": softmax, "chunk_cycles": chunk}
     for softmax in (10.0, 30.0, 100.0, 300.0)
@@ -73,17 +64,18 @@ _SDPA_START = [
 ]
 """Many, because the two trade against each other: from one, single steps end in a valley."""
 _FITTED = {
-    "launch_ns": (200.0, 2e4),
-    "unpack_cycles": (8, 64),
-    "step_cycles": (1, 100),
-    "page_ns": (10, 400),
-    "block_ns": (50, 1e4),
-    "relay_gbps": (3, 60),
-    "tile_ns": (50, 1e4),
-    "softmax_cycles": (1, 2000),
-    "chunk_cycles": (100, 1e5),
+    "launch_ns": (3000.0, 200.0, 2e4),
+    "unpack_cycles": (30.0, 8, 64),
+    "step_cycles": (24.0, 1, 100),
+    "page_ns": (100.0, 10, 400),
+    "block_ns": (1000.0, 50, 1e4),
+    "relay_gbps": (12.0, 3, 60),
+    "tile_ns": (1200.0, 50, 1e4),
 }
-BOUNDS = _FITTED | {"dram_share": (0.05, 1.0), "gap_ns": (0.0, 1e6)}
+"""Where a parameter's search begins, and its bounds."""
+_START = {name: start for name, (start, _, _) in _FITTED.items()}
+BOUNDS = {name: (low, high) for name, (_, low, high) in _FITTED.items()}
+BOUNDS |= {"softmax_cycles": (1, 2000), "chunk_cycles": (100, 1e5), "dram_share": (0.05, 1.0), "gap_ns": (0.0, 1e6)}
 Pair = tuple[DeviceOp, float]
 """An operation and its ns."""
 

@@ -36,7 +36,7 @@ _NAMES = {
     "sdpa": "RingJointSDPA",
 }
 """What a table of linears measures, and ttnn's operation."""
-LINEARS = Path(__file__).with_name("linears.csv")
+GEMM, LINEARS = (Path(__file__).with_name(name) for name in ("gemm.csv", "linears.csv"))
 HIDDEN = 10**6
 """Links of ring attention whose gather is taken to hide under it wholly: so that its seconds are those of attention."""
 
@@ -92,33 +92,37 @@ def of_rows(rows: pd.DataFrame) -> list[Measured]:
 
 
 def _published() -> Iterator[Measured]:
-    """Yield the lines of the tables of ``published.py``."""
-    for (arch, grid, dtype, fidelity), table in published.GEMM.items():
+    """Yield the lines of both tables; what they are of, ``published.py`` says."""
+    for row in _rows(GEMM):
+        arch, dtype, fidelity, grid = row["arch"], row["dtype"], row["fidelity"], _numbers(row["core_grid"], "x")
         per_tile, cores = CYCLES_PER_TILE[fidelity] / get_chip(arch).clock_ghz, math.prod(grid)
-        for line in table.split("|"):
-            m, k, n = sizes = _numbers(" ".join(line.split()[:3]))
-            ns = m * k * n / 32768 * per_tile / cores / float(line.split()[3]) * 100
-            operands, out = (tensor(1, m, k, dtype), tensor(1, k, n, dtype)), tensor(1, m, n, dtype)
-            op = DeviceOp("Matmul", arch, cores, fidelity, operands, (out,), cut=Cut(grid))
-            yield Measured(op, ns, source="GEMM_FLOPS.md", sizes=sizes)
-    with LINEARS.open(newline="") as file:
-        for row in csv.DictReader(file):
-            grid = _numbers(row["core_grid"], "x")
-            yield _linear(row, grid, row["source"], row["arch"], (int(row["ring"]), int(row["links"])))
+        m, k, n = sizes = tuple(int(row[name]) for name in "MKN")
+        ns = m * k * n / 32768 * per_tile / cores / float(row["percent"]) * 100
+        operands, out = (tensor(1, m, k, dtype), tensor(1, k, n, dtype)), tensor(1, m, n, dtype)
+        op = DeviceOp("Matmul", arch, cores, fidelity, operands, (out,), cut=Cut(grid))
+        yield Measured(op, ns, source="GEMM_FLOPS.md", sizes=sizes)
+    for row in _rows(LINEARS):
+        grid = _numbers(row["core_grid"], "x")
+        yield _linear(row, grid, row["source"], row["arch"], (int(row["ring"]), int(row["links"])))
 
 
-def _numbers(text: str, by: str | None = None) -> tuple[Any, ...]:
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the lines of a CSV file, by column."""
+    with path.open(newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _numbers(text: str, by: str) -> tuple[Any, ...]:
     return tuple(int(number) for number in text.split(by))
 
 
 def _swept(path: Path) -> Iterator[Measured]:
     """Yield a sweep's best times; minimal_matmul's cores lie transposed where M > N, a fused scatter's never."""
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            x, y = _numbers(row["core_grid"], "x")
-            row |= {"use_case": row["use_case"].removesuffix("_tp8"), "us": row["best_us"]}
-            transposed = row["use_case"] != "matmul_reduce_scatter" and int(row["M"]) > int(row["N"])
-            yield _linear(row, (x, y) if transposed else (y, x), path.name, "wormhole_b0", (8, 4))
+    for row in _rows(path):
+        x, y = _numbers(row["core_grid"], "x")
+        row |= {"use_case": row["use_case"].removesuffix("_tp8"), "us": row["best_us"]}
+        transposed = row["use_case"] != "matmul_reduce_scatter" and int(row["M"]) > int(row["N"])
+        yield _linear(row, (x, y) if transposed else (y, x), path.name, "wormhole_b0", (8, 4))
 
 
 def _linear(row: dict[str, str], grid: tuple[Any, ...], source: str, arch: str, wires: tuple[int, int]) -> Measured:

@@ -1,7 +1,7 @@
 """Operations measured by others, from public documents of tenstorrent/tt-metal; all of it calibration data.
 
-GEMM: tech_reports/GEMM_FLOPS/GEMM_FLOPS.md, default configurations, traced, DRAM: M, K, N and device utilisation in
-percent of the cores (rows, columns) at the fidelity.
+``gemm.csv``: tech_reports/GEMM_FLOPS/GEMM_FLOPS.md, default configurations, traced, DRAM: M, K, N and device
+utilisation in percent of the cores (rows x columns) at the fidelity.
 
 ``linears.csv``: linears, gathers and ring attention on Galaxies, bf16, HiFi2, device kernel time. M, K (gathered) and
 N; cores for M x cores for N; blocks and subblock in tiles; devices of the ring, links; microseconds.
@@ -27,30 +27,6 @@ from dataclasses import dataclass
 
 from refsim.base.mesh import Topology
 
-GEMM = {
-    (
-        "wormhole_b0",
-        (8, 8),
-        "bf16",
-        "HiFi2",
-    ): """512 512 512 17.82|512 1024 1024 9.00|512 1024 2048 16.70|1024 1024 1024 41.64
-|1024 1024 2048 56.61|1024 2048 2048 60.49|2048 2048 2048 66.74|2048 2048 3072 70.07|2048 3072 3072 71.30
-|3072 3072 3072 58.19|3072 3072 4096 60.97|3072 4096 4096 59.41|4096 4096 4096 59.46""",
-    ("wormhole_b0", (8, 8), "bfp8", "LoFi"): """512 512 512 11.28|512 1024 1024 7.03|512 1024 2048 13.13
-|1024 1024 1024 33.54|1024 1024 2048 45.07|1024 2048 2048 52.97|2048 2048 2048 63.73|2048 2048 3072 67.18
-|2048 3072 3072 69.28|3072 3072 3072 69.84|3072 3072 4096 71.69|3072 4096 4096 62.60|4096 4096 4096 64.35""",
-    ("blackhole", (10, 13), "bfp8", "LoFi"): """640 832 832 10.30|640 1664 1664 25.19|640 1664 3328 33.89
-|1280 1664 1664 43.72|1280 1664 3328 61.45|1280 3328 3328 71.22|2560 3328 3328 81.31|2560 3328 4992 82.96
-|2560 4992 4992 84.73|3840 4992 4992 86.41|3840 4992 6656 86.74|3840 6656 6656 80.84|5120 6656 6656 80.83""",
-    (
-        "blackhole",
-        (10, 11),
-        "bf16",
-        "HiFi2",
-    ): """640 704 704 18.49|640 1408 1408 41.64|640 1408 2816 51.34|1280 1408 1408 61.35
-|1280 1408 2816 75.97|1280 2816 2816 80.38|2560 2816 2816 85.06|2560 2816 4224 86.13|2560 4224 4224 87.03
-|3840 4224 4224 80.38|3840 4224 5632 80.63|3840 5632 5632 80.27|5120 5632 5632 80.52""",
-}
 PASSES = {
     "wormhole_b0": {"BinaryNg": (147e6, 997), "Ternary": (147e6, 629), "NLPConcatHeads": (98e6, 573),
                     "NlpCreateHeads": (98e6, 568), "UntilizeWithUnpadding": (269e6, 1764), "Concat": (260e6, 1511),
