@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from tests.harness.programs import branches, mistakes
 from tests.tt_impl.worker import launch
 
 pytestmark = pytest.mark.skipif(not HAS_TTNN, reason=REASON)
-KIND = re.compile(r"^\| ([a-z-]+) \|", re.MULTILINE)
 PROGRAMS = {name: module for module in (mistakes, branches) for name in module.EXPECTED}
 LINKS = {frozenset(pair): 2 for pair in ((0, 1), (1, 2), (2, 3))}
 """Four devices in a line."""
@@ -64,11 +62,11 @@ def test_the_correct_one_is_fine(name: str, found: dict[str, Any]) -> None:
 
 
 def test_every_kind_has_a_program(found: dict[str, Any]) -> None:
-    from tt_impl.harness.checks import find
+    from tt_impl.harness.checks import KINDS
 
-    kinds = set(KIND.findall(find.__doc__)) - {"kind"}
     made = {f["kind"] for ran in found.values() for f in ran["findings"]}
-    assert kinds - made == {"not-neighbours"}  # ttnn itself opens no such mesh with a fabric of one dimension
+    # ttnn itself opens no such mesh with a fabric of one dimension; the others have programs in suite/test_strict.py
+    assert KINDS.keys() - made == {"not-neighbours", "not-finite", "refused"}
 
 
 @pytest.mark.parametrize("devices,said", [((0, 1, 2, 3), []), ((0, 2, 1, 3), ["not-neighbours"])])

@@ -36,7 +36,7 @@ WANTED = {
 
 def config(path: Path) -> Any:
     options = {"ttnn_mock": "t3k", "ttnn_report": None, "collectonly": False, "ttnn_mock_json": str(path)}
-    return SimpleNamespace(getoption=lambda name, default=None: options.get(name, default))
+    return SimpleNamespace(getoption=lambda name, default=None: options.get(name, default), getini=lambda name: "")
 
 
 def reported(nodeid: str, when: str, outcome: str, category: str | None) -> Any:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tt_impl.harness.pytest.runner import Runner
 
 _RUNNER = "ttnn-mock-runner"
+ALLOW = "ttnn_mock_allow"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,6 +48,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help="end a test's process after so long, where pytest-timeout sets no limit",
     )
+    group.addoption(
+        "--ttnn-mock-strict",
+        nargs="?",
+        const="all",
+        metavar="KINDS",
+        help="fail a test whose program has findings: every error, or findings of these kinds, apart by commas",
+    )
+    parser.addini("ttnn_mock_strict", "findings that fail a test: 'all', or kinds apart by commas", default="")
     group.addoption("--ttnn-mock-json", metavar="FILE", help="write one JSON object per test, a line each")
     group.addoption("--ttnn-report", metavar="DIR", help="write what each test used: memory, collectives, time")
 
@@ -58,6 +67,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if getattr(options, "ttnn_mock", None):
         from refsim.base.errors import UserError
         from refsim.files import output
+        from tt_impl.harness.checks.strict import Strict
         from tt_impl.harness.pytest import machine
 
         if options.ttnn_mock_json and "PYTEST_XDIST_WORKER" not in os.environ:
@@ -68,9 +78,15 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         try:
             if options.ttnn_report:
                 output.check_folder(Path(options.ttnn_report), "--ttnn-report")
+            Strict.of(options.ttnn_mock_strict or early_config.getini("ttnn_mock_strict"))
             machine.prepare(options.ttnn_mock)
         except UserError as error:
             raise pytest.UsageError(error.with_flags) from error
+
+
+def strict_option(config: pytest.Config) -> str | None:
+    """Return what ``--ttnn-mock-strict``, or else the ini option, asks for; None if neither does."""
+    return config.getoption("ttnn_mock_strict", None) or config.getini("ttnn_mock_strict") or None
 
 
 def _forget(verdicts: Path) -> None:
@@ -83,6 +99,9 @@ def _forget(verdicts: Path) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", f"{ALLOW}(*kinds): findings of these kinds do not fail the test under --ttnn-mock-strict"
+    )
     if not config.getoption("ttnn_mock"):
         return
     from tt_impl.harness.pytest import fixtures, machine

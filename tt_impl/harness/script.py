@@ -15,6 +15,7 @@ import tt_impl
 from refsim.base.errors import UserError
 from refsim.base.given import refuse_unreadable
 from refsim.files import output
+from tt_impl.harness.checks.strict import Strict
 from tt_impl.harness.pytest import machine, verdicts
 from tt_impl.harness.pytest.selection import AUTO
 from tt_impl.harness.pytest.verdicts import CATEGORIES, Verdict
@@ -66,12 +67,16 @@ class Options:
         fallback: let golden functions answer operations without a rule.
         report: folder for a report, or None.
         quiet_stdout: what the program prints goes to stderr.
+        strict: which findings fail the program; None for none.
+        allowed: kinds of findings that do not.
     """
 
     mesh: str
     fallback: bool = False
     report: Path | None = None
     quiet_stdout: bool = False
+    strict: Strict | None = None
+    allowed: tuple[str, ...] = ()
 
 
 def run(program: Program, options: Options) -> Verdict:
@@ -115,8 +120,10 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
         try:
             program.execute()
         except SystemExit as end:
+            session.log.ended_by(end)
             _ended_itself(verdict, end.code)
         except BaseException as error:
+            session.log.ended_by(error)
             _failed(verdict, error)
         if verdict.outcome == "passed" and session.unknown:
             verdict.outcome, verdict.category = "failed", verdicts.CAUGHT
@@ -128,6 +135,10 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
     verdict.emulated = dict(session.shadow.emulated)
     found = find(session.log)
     verdict.findings = [str(finding) for finding in found]
+    failing = [] if options.strict is None else options.strict.failing(found, options.allowed)
+    if verdict.outcome == "passed" and failing:
+        verdict.outcome, verdict.category = "failed", verdicts.FINDING
+        verdict.message = f"{len(failing)} of the findings below fail it: --strict."
     if options.report is not None:
         from tt_impl.harness.reports.write import write
 

@@ -33,6 +33,13 @@ def run(
     mesh: opt.Mesh = "t3k",
     module: Annotated[str | None, typer.Option("-m", "--module", help="Run a module instead of a file.")] = None,
     fallback: Fallback = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail if the program has findings that are errors.")] = False,
+    strict_kinds: Annotated[
+        str, typer.Option(metavar="KINDS", help="Fail for findings of these kinds only, apart by commas; notes, too.")
+    ] = "",
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="Findings of this kind fail nothing; give it repeatedly.")
+    ] = None,
     report: Annotated[Path | None, opt.output(help="Write memory, collectives and time into this folder.")] = None,
     as_json: Annotated[
         bool, opt.output("--json", help="Print the verdict as JSON; the program prints to stderr.")
@@ -40,6 +47,7 @@ def run(
 ) -> int:
     """Run a TTNN script on a mock mesh as it is, with values; exit code 1 if it fails or crashes."""
     from tt_impl.harness import script
+    from tt_impl.harness.checks.strict import Strict, check_kinds
 
     words = list(program or ())
     if not words and module is None:
@@ -49,7 +57,9 @@ def run(
     else:
         code = sys.stdin.read() if words[0] == "-" else None
         asked = script.Program(words[0], tuple(words[1:]), code=code)
-    verdict = script.run(asked, script.Options(mesh, fallback, report, quiet_stdout=as_json))
+    fails = Strict.of(strict_kinds or "all") if strict or strict_kinds else None
+    allowed = tuple(check_kinds(allow or ()))
+    verdict = script.run(asked, script.Options(mesh, fallback, report, as_json, fails, allowed))
     if as_json:
         typer.echo(output.document(verdict))
     else:

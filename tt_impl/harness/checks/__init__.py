@@ -1,1 +1,27 @@
-"""What is wrong with a program, found without a reference."""
+"""What is wrong with a program, found without a reference: collectives, memory, values that no device should have."""
+
+KINDS = {
+    "ring-without-link": "a ring over devices whose last has no link back to the first",
+    "too-many-links": "more links than neighbours have",
+    "not-neighbours": "devices that follow each other along an axis have no link (note)",
+    "small-buffer": "a persistent buffer cannot hold what the collective writes",
+    "semaphore-twice": "one semaphore given twice to one collective",
+    "semaphore-in-flight": "a semaphore is signalled while a device that lags may still wait for it",
+    "buffer-in-use": "other devices write memory while one that lags may use it (a note: first fill, ring attention)",
+    "stale-read": "a collective's result is read after a later one has overwritten its buffer",
+    "never-written": "memory is read that was allocated and never written (a note where the host reads it)",
+    "freed": "a tensor is used after it was deallocated",
+    "uneven-replicas": "one replica is read, but devices hold different ones",
+    "partial-sum": "sums over part of a cut dimension are used as if they were whole",
+    "local-statistics": "a distributed norm uses statistics of one device's columns",
+    "buffer-twice": "one buffer is given twice to one collective",
+    "bias-summed": "a bias is added on every device to sums that are added up afterwards",
+    "unused-result": "nothing reads the result of a collective (note)",
+    "submeshes-differ": "submeshes that start with the same collectives go on with others (note)",
+    "not-finite": "an operation makes NaN of inputs without (a note: infinity of finite ones)",
+    "refused": "ttnn, or the mock in its place, refuses a call, and the program goes on",
+}
+"""Every kind of finding, and what it means."""
+
+ERROR, NOTE = "error", "note"
+"""Severities: what goes wrong on devices, and what may."""

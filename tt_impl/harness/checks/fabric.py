@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tt_impl.harness.checks.finding import NOTE, Finding
+from tt_impl.harness.checks import NOTE
+from tt_impl.harness.checks.finding import Finding
 from tt_impl.harness.checks.reads import crossings
 from tt_impl.mock.log.events import Event, EventLog
 from tt_impl.run.installed import CLUSTER_DESCRIPTOR

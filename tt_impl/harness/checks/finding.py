@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tt_impl.harness.checks import ERROR
 from tt_impl.mock.log.events import Event
-
-ERROR, NOTE = "error", "note"
 
 
 @dataclass(frozen=True)
@@ -15,7 +14,7 @@ class Finding:
     """One thing that is wrong, or worth a look.
 
     Attributes:
-        kind: a stable word, see :mod:`tt_impl.harness.checks.find`.
+        kind: a key of :data:`tt_impl.harness.checks.KINDS`.
         sentence: what is wrong and what would be right.
         op, where, number: the operation, the line of the user's code and the place in the program.
         severity: ``error`` for what goes wrong on devices, ``note`` for what may.

@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from refsim.runtime.watch.hazards import Use, find
+from tt_impl.harness.checks import ERROR, NOTE
 from tt_impl.harness.checks.fabric import groups
-from tt_impl.harness.checks.finding import ERROR, NOTE, Finding, at
+from tt_impl.harness.checks.finding import Finding, at
 from tt_impl.harness.checks.reads import ALLOCATES, HOST, read_by, succeeded, written_remotely
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
 

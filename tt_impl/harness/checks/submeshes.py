@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from tt_impl.harness.checks.finding import NOTE, Finding, at
+from tt_impl.harness.checks import NOTE
+from tt_impl.harness.checks.finding import Finding, at
 from tt_impl.harness.checks.reads import succeeded
 from tt_impl.mock.log.events import Event, EventLog
 

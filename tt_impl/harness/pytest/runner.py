@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import sys
 import time
+import unittest.case
+import unittest.mock
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest._io import TerminalWriter
@@ -14,11 +18,17 @@ from _pytest.runner import runtestprotocol
 
 from refsim.base.errors import RefsimError
 from refsim.base.mesh import get_mesh
-from tt_impl.harness.checks.find import ERROR, find
+from tt_impl.harness.checks import ERROR
+from tt_impl.harness.checks.find import find
+from tt_impl.harness.checks.strict import Strict, check_kinds
+from tt_impl.harness.plugin import ALLOW, strict_option
 from tt_impl.harness.pytest import machine, verdicts
 from tt_impl.harness.pytest.isolation import Child, Ended, Run
 from tt_impl.harness.pytest.selection import AUTO, mesh_of, sample
 from tt_impl.harness.watch.session import LastOperation, Session, watched
+
+if TYPE_CHECKING:
+    from tt_impl.mock.log.events import EventLog
 
 _GRACE_S = 30.0
 """How much longer than pytest-timeout, which works in the test's own process, its parent waits."""
@@ -43,6 +53,8 @@ class Runner:
             raise pytest.UsageError(
                 "--ttnn-mock auto needs a process per mesh; name a mesh, or leave out the isolation."
             )
+        asked = strict_option(config)
+        self.strict = None if asked is None else Strict.of(asked)
         self.here = self.isolate == "none"
         self.session: Session | None = None
         self.last = LastOperation()
@@ -81,8 +93,10 @@ class Runner:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Any:
         """Note on each report what the test's phase showed; see :func:`tt_impl.harness.pytest.verdicts.combined`."""
-        if self.session is not None and call.excinfo is not None and not self.config.getoption("fulltrace"):
-            verdicts.shorten(call.excinfo.value)
+        if self.session is not None and call.excinfo is not None:
+            self.session.log.ended_by(call.excinfo.value)
+            if not self.config.getoption("fulltrace"):
+                verdicts.shorten(call.excinfo.value)
         outcome = yield
         if self.session is not None:
             report = outcome.get_result()
@@ -112,17 +126,27 @@ class Runner:
         folder = self.config.getoption("ttnn_report")
         with watched(self.fallback, folder is not None, self.last.note, self._earlier) as self.session:
             try:
-                reports = runtestprotocol(item, log=False, nextitem=nextitem)
-                reports[-1].ttnn_mock |= self._checked(item, self.session)
+                with _expected_errors(self.session.log):
+                    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+                reports[-1].ttnn_mock |= self._checked(item, self.session, reports)
                 return reports
             finally:
                 self._earlier = self.session if nextitem is not None and _outlives(item) else None
                 self.session = None
 
-    def _checked(self, item: pytest.Item, session: Session) -> dict[str, Any]:
-        """Find what is wrong with a test's program, whatever its asserts say, and write its report, notes too."""
+    def _checked(self, item: pytest.Item, session: Session, reports: list[pytest.TestReport]) -> dict[str, Any]:
+        """Find what is wrong with a test's program, whatever its asserts say, and write its report, notes too.
+
+        In strict mode a test that passed fails for it.
+        """
         found = find(session.log)
         facts: dict[str, Any] = {"findings": [str(finding) for finding in found if finding.severity == ERROR]}
+        if self.strict is not None:
+            allowed = check_kinds(kind for marker in item.iter_markers(ALLOW) for kind in marker.args)
+            failing = [str(finding) for finding in self.strict.failing(found, allowed)]
+            facts["findings"] = list(dict.fromkeys([*facts["findings"], *failing]))
+            if failing and all(report.outcome == "passed" for report in reports):
+                _fail_for_findings(next(report for report in reports if report.when == "call"), failing)
         folder = self.config.getoption("ttnn_report")
         if folder and session.log.events:
             from tt_impl.harness.reports.write import try_to_write
@@ -232,6 +256,33 @@ def _fail_for_what_was_caught(report: pytest.TestReport, errors: list[str]) -> N
     vars(report).pop("wasxfail", None)
     report.outcome = "failed"
     report.longrepr = "the mock knows no value, and the error that said so was caught:\n" + "\n".join(errors)
+
+
+def _fail_for_findings(report: pytest.TestReport, findings: list[str]) -> None:
+    """Turn the pass of a test whose program has findings into a failure."""
+    vars(report).pop("wasxfail", None)
+    report.outcome = "failed"
+    report.longrepr = "strict mode allows no such finding:\n" + "\n".join(findings)
+    report.ttnn_mock |= {
+        "outcome": "failed",
+        "category": verdicts.FINDING,
+        "message": verdicts.first_words(findings[0]),
+    }
+
+
+@contextlib.contextmanager
+def _expected_errors(log: EventLog) -> Iterator[None]:
+    """Tell the log of errors that a test expects, by ``pytest.raises`` or unittest's ``assertRaises``."""
+    with contextlib.ExitStack() as stack:
+        for owner in (type(pytest.raises(Exception)), unittest.case._AssertRaisesContext):
+            leave = owner.__exit__
+
+            def told(self: Any, kind: Any, error: Any, trace: Any, leave: Any = leave) -> Any:
+                log.ended_by(error)
+                return leave(self, kind, error, trace)
+
+            stack.enter_context(unittest.mock.patch.object(owner, "__exit__", told))
+        yield
 
 
 class _Terminal:

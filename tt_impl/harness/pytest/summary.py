@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import pytest
 
+from tt_impl.harness.plugin import strict_option
 from tt_impl.harness.pytest import verdicts
 from tt_impl.harness.pytest.verdicts import CATEGORIES, Verdict
 
@@ -17,7 +18,7 @@ _SHOWN = 12
 """How many names or messages of one category are printed."""
 _NAMED = {
     **dict.fromkeys((verdicts.RULE, verdicts.UNSEEN, verdicts.CRASH, verdicts.TIMEOUT), "op"),
-    **dict.fromkeys((verdicts.OPTION, verdicts.SHADOW, verdicts.CAUGHT, verdicts.REFUSED), "message"),
+    **dict.fromkeys((verdicts.OPTION, verdicts.SHADOW, verdicts.CAUGHT, verdicts.FINDING, verdicts.REFUSED), "message"),
     **dict.fromkeys((verdicts.VERSION, verdicts.ENVIRONMENT, verdicts.ERROR), "message"),
 }
 """By which of a verdict's fields the tests of a category are counted."""
@@ -29,6 +30,7 @@ class Summary:
     def __init__(self, config: pytest.Config) -> None:
         self.mesh: str = config.getoption("ttnn_mock")
         self.reports: str | None = config.getoption("ttnn_report")
+        self._strict = strict_option(config) is not None
         self._only_collects: bool = config.getoption("collectonly", False)
         self.verdicts: list[Verdict] = []
         self._phases: dict[str, list[dict[str, Any]]] = {}
@@ -79,7 +81,7 @@ class Summary:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.write_sep("=", f"ttnn mock {self.mesh}")
-        for line in lines(self.verdicts):
+        for line in lines(self.verdicts, strict=self._strict):
             terminalreporter.write_line(line)
         written = [verdict.report for verdict in self.verdicts if verdict.report]
         if self.reports is not None and written:
@@ -98,8 +100,11 @@ class Summary:
             print(json.dumps(verdict.as_json()), file=self._file, flush=True)
 
 
-def lines(found: Iterable[Verdict]) -> list[str]:
-    """Write the summary: a line for each category that occurs, below it what its tests met, by frequency."""
+def lines(found: Iterable[Verdict], *, strict: bool = False) -> list[str]:
+    """Write the summary: a line for each category that occurs, below it what its tests met, by frequency.
+
+    ``strict`` says whether findings fail tests.
+    """
     groups: dict[str, list[Verdict]] = {}
     everything = list(found)
     for verdict in everything:
@@ -118,10 +123,10 @@ def lines(found: Iterable[Verdict]) -> list[str]:
         text += [f"{count:12d}  {name[:160]}" for name, count in names.most_common(_SHOWN)]
         if len(names) > _SHOWN:
             text.append(f"              and {len(names) - _SHOWN} more")
-    return text + _beside(everything)
+    return text + _beside(everything, strict)
 
 
-def _beside(found: list[Verdict]) -> list[str]:
+def _beside(found: list[Verdict], strict: bool) -> list[str]:
     """Tell of tests whatever their category: what was only emulated, reports that are missing, findings."""
     text = []
     if emulated := Counter(name for verdict in found for name in verdict.emulated):
@@ -132,7 +137,8 @@ def _beside(found: list[Verdict]) -> list[str]:
         text += [f"{count:12d}  {reason[:160]}" for reason, count in missing.most_common(_SHOWN)]
     rows = [(verdict.id, finding) for verdict in found for finding in verdict.findings]
     if rows:
-        text.append(f"{len(rows)} findings of the checks of collectives and memory:")
+        fails = "" if strict else " (they fail no test: add --ttnn-mock-strict)"
+        text.append(f"{len(rows)} findings of the checks{fails}:")
         text += [line for test, finding in rows[:_SHOWN] for line in (f"  {test}", f"    {finding}")]
     if len(rows) > _SHOWN:
         text.append(f"  and {len(rows) - _SHOWN} more; --ttnn-mock-json has all of them")

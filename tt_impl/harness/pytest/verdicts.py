@@ -15,6 +15,7 @@ from refsim.files.keys import Document
 
 OWN, FALLBACK, NO_DEVICE = "own", "fallback", "no-device"
 ASSERTION, UNSEEN, OPTION, RULE, SHADOW, CAUGHT = "assertion", "unseen", "option", "rule", "shadow", "caught"
+FINDING = "finding"
 REFUSED, CRASH, TIMEOUT, VERSION, ENVIRONMENT, ERROR = "refused", "crash", "timeout", "version", "environment", "error"
 SKIPPED, EXPECTED, NOT_RUN = "skipped", "expected", "not-run"
 
@@ -31,6 +32,7 @@ CATEGORIES = {
     UNSEEN: "failed: a value that nobody saw being written",
     SHADOW: "failed: the mock cannot tell a value",
     CAUGHT: "failed: caught an error by which the mock said that it knows no value, and went on",
+    FINDING: "failed: a finding, which strict mode does not allow",
     CRASH: "failed: its process ended",
     TIMEOUT: "failed: no end in time",
     VERSION: "failed: the suite is made for another ttnn, or imports what is not installed",

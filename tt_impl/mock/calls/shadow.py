@@ -86,6 +86,8 @@ class Shadow(Tracing):
         self.evaluations[context.name] += context.evaluations
         if len(values) != len(context.outputs):
             raise ShadowError(f"{context.name} gives {len(context.outputs)} tensors, but its rule {len(values)}.")
+        if shards:
+            self.look_at(values, shards.values())
         stored = set(map(id, written))
         for tensor, value in zip(context.outputs, values, strict=True):
             if id(tensor) in stored:

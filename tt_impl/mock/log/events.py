@@ -8,13 +8,16 @@ device tensor it reads. A buffer is known by an id that ttnn never gives twice a
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 import ttnn
 
+from refsim.base.errors import RefsimError
 from tt_impl.mock.log.arguments import options_of, plain
+from tt_impl.mock.storage.errors import ShadowError
 from tt_impl.mock.storage.replicas import placements_of, uneven_axes
 from tt_impl.mock.storage.values import ProgramValues
 from tt_impl.trace.collectives import Semaphore, arguments, crossings
@@ -79,6 +82,8 @@ class Event:
         dead: arguments that had been deallocated before, as they were.
         uneven: of a read to the host, the axes along which ttnn says replicas, but whose devices hold other values.
         error: name of the exception that ended the call.
+        refused: first line of that exception, if ttnn or the mock in its place refused the call.
+        not_finite: what the call made of inputs without: ``NaN``, ``infinity``.
     """
 
     number: int
@@ -92,6 +97,8 @@ class Event:
     dead: list[TensorUse] = field(default_factory=list)
     uneven: tuple[int, ...] = ()
     error: str | None = None
+    refused: str = ""
+    not_finite: tuple[str, ...] = ()
 
     @property
     def mesh(self) -> tuple[int, ...]:
@@ -114,11 +121,13 @@ class EventLog:
     Attributes:
         events: what happened, in order.
         frees: by buffer the event that deallocated it.
+        left_by_error: numbers of events whose error ended the program, or is what the program expects.
     """
 
     def __init__(self, shadow: ProgramValues | None = None) -> None:
         self.events: list[Event] = []
         self.frees: dict[int, Event] = {}
+        self.left_by_error: set[int] = set()
         self._shadow = shadow
         self._uses: dict[tuple[int, int], TensorUse] = {}
         self._last: dict[int, TensorUse] = {}
@@ -139,7 +148,13 @@ class EventLog:
             result = call.proceed()
         except BaseException as error:
             event.error = type(error).__name__
+            event.refused = _refusal(error)
+            with contextlib.suppress(AttributeError):  # a class with slots
+                error._ttnn_event = event.number  # type: ignore[attr-defined]
             raise
+        finally:
+            if self._shadow is not None:
+                event.not_finite = self._shadow.take_not_finite()
         results = [(place, tensor) for place, tensor in tensors_at("result", result) if _alive(tensor)]
         for _, tensor in results:
             self._made[id(tensor)] = tensor.tensor_id, event.number
@@ -153,6 +168,14 @@ class EventLog:
             if call.name in _DEALLOCATES and not tensor.is_allocated():
                 self.frees[use.buffer] = event
         return result
+
+    def ended_by(self, error: BaseException | None) -> None:
+        """Say that an error ended the program, or was expected by it, and so did those that it was raised from."""
+        while error is not None:
+            number = getattr(error, "_ttnn_event", None)
+            if number is not None:
+                self.left_by_error.add(number)
+            error = error.__cause__ or error.__context__
 
     @property
     def sees_writes(self) -> bool:
@@ -187,6 +210,17 @@ class EventLog:
             return {}
         values = self._shadow.store.values
         return {use.buffer: values.get(use.buffer) for use in event.inputs}
+
+
+def _refusal(error: BaseException) -> str:
+    """Return the first line of what ttnn, or a guard in its place, says against a call; empty for any other error."""
+    text = str(error)
+    by_ttnn = isinstance(error, RuntimeError) and ("TT_FATAL" in text or "TT_THROW" in text or "TT_ASSERT" in text)
+    if not by_ttnn and (isinstance(error, ShadowError) or not isinstance(error, RefsimError)):
+        return ""
+    _, has_info, info = text.partition("info:")
+    lines = (info if has_info else text).partition("backtrace:")[0].strip().splitlines()
+    return lines[0].strip()[:200] if lines else type(error).__name__
 
 
 def _as(argument: str, use: TensorUse) -> TensorUse:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.heads import join_heads
 from tt_impl.mock.rules.registry import per_device
+from tt_impl.mock.storage.not_finite import UNWRITTEN
 
 Hidden = Callable[[Tensor, Tensor], Tensor]
 """Of row numbers [n, 1] and column numbers [m]: which columns a row may not see."""
@@ -77,7 +78,7 @@ def attend(
         return _by_rows(q, k, v, scale, hidden, always=sink is not None)[..., :size]
     if _chosen is not None and mask is None and not causal:
         rows = _chosen(q.shape[2])
-        out = q.new_full((*q.shape[:3], size), float("nan"))
+        out = q.new_full((*q.shape[:3], size), UNWRITTEN)
         out[:, :, rows] = F.scaled_dot_product_attention(q[:, :, rows], k, v, scale=scale)[..., :size]
         return out
     out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale)[..., :size]

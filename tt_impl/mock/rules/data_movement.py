@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across, per_device, table
+from tt_impl.mock.storage.not_finite import UNWRITTEN
 from tt_impl.mock.storage.values import Shards
 
 
@@ -178,7 +179,7 @@ def convert_to_hwc(call: Call, input: Any) -> list[Tensor]:
 
     def one(x: Tensor) -> Tensor:
         rows = x.transpose(2, 3).reshape(1, 1, -1, x.shape[2])
-        return F.pad(rows.float(), (0, channels - x.shape[2]), value=float("nan"))
+        return F.pad(rows.float(), (0, channels - x.shape[2]), value=UNWRITTEN)
 
     return call.each(one, input, rounds_once=True)
 

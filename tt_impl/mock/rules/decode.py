@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.attention import attend, latent_values, later, outside
 from tt_impl.mock.rules.registry import TILE, per_device
+from tt_impl.mock.storage.not_finite import UNWRITTEN
 
 SKIPPED = -1
 """A position, or an entry of a page table, that says: nothing here."""
@@ -83,7 +84,7 @@ def scaled_dot_product_attention_decode(
     last = positions(cur_pos, cur_pos_tensor, users) if is_causal else [k.shape[2] - 1] * users
     mask = attn_mask.transpose(0, 1) if attn_mask is not None and attn_mask.shape[1] == 1 else attn_mask
     sink = None if attention_sink is None else attention_sink.reshape(-1, attention_sink.shape[-1])[: q.shape[2], 0]
-    result = q.new_full((*q.shape[:3], v.shape[-1]), float("nan"))
+    result = q.new_full((*q.shape[:3], v.shape[-1]), UNWRITTEN)
     for user, position in enumerate(last):
         if position == SKIPPED:
             continue

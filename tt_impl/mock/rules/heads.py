@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import TILE, Call, across, columns, nobodys, per_device, table
+from tt_impl.mock.storage.not_finite import UNWRITTEN
 from tt_impl.mock.storage.values import Shards
 
 
@@ -181,4 +182,4 @@ def nlp_create_qkv_heads_decode(
 def nlp_concat_heads_decode(input_tensor: Tensor, *, num_heads: int) -> Tensor:
     """Join [1, B, >= H, E] to [1, 1, max(B, 32), H*E]; what lies behind the rows of the users is not written: NaN."""
     rows = input_tensor[:, :, :num_heads].flatten(2).unsqueeze(1)
-    return F.pad(rows, (0, 0, 0, max(0, TILE - rows.shape[2])), value=float("nan"))
+    return F.pad(rows, (0, 0, 0, max(0, TILE - rows.shape[2])), value=UNWRITTEN)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.storage.not_finite import UNWRITTEN
 from tt_impl.mock.storage.values import Shards
 
 _DIMS = (1, 2)
@@ -58,7 +59,7 @@ def all_to_all_dispatch(
         chosen = joined(expert_indices_tensor, group)
         here = expert_mapping_tensor[device].reshape(-1, expert_mapping_tensor[device].shape[-1])[:, device]
         wanted = (here[chosen] == 1).any(-1, keepdim=True)
-        return torch.where(wanted, joined(input_tensor, group), torch.full((), float("nan")))
+        return torch.where(wanted, joined(input_tensor, group), torch.full((), UNWRITTEN))
 
     choices = _by_device(input_tensor, cluster_axis, lambda _, group: joined(expert_indices_tensor, group))
     return _by_device(input_tensor, cluster_axis, tokens), choices
@@ -89,7 +90,7 @@ def all_to_all_combine(
 
     def combined(device: int, group: list[int]) -> Tensor:
         choices = expert_metadata_tensor[device][0]
-        made = torch.full((choices.shape[-1], *choices.shape[:-1], input_tensor[0].shape[-1]), float("nan"))
+        made = torch.full((choices.shape[-1], *choices.shape[:-1], input_tensor[0].shape[-1]), UNWRITTEN)
         for other in group:
             for number, expert in enumerate(experts_of(other)):
                 wanted = (choices == expert).movedim(-1, 0).unsqueeze(-1)

@@ -20,6 +20,7 @@ import torch
 import ttnn
 
 from tt_impl.mock.storage.errors import RefusedOption, ShadowError
+from tt_impl.mock.storage.not_finite import UNWRITTEN
 from tt_impl.mock.storage.values import Shards, Store, ranks_of
 from tt_impl.trace.intercept import Arguments
 
@@ -253,7 +254,7 @@ def _register(names: tuple[str, ...], rule: Rule, function: Callable) -> Callabl
 
 def nobodys(shape: Iterable[int]) -> torch.Tensor:
     """Fill a tensor with what nobody may read: not a number."""
-    return torch.full(tuple(shape), float("nan"))
+    return torch.full(tuple(shape), UNWRITTEN)
 
 
 def identities(value: Shards | list) -> list[int]:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.storage.not_finite import UNWRITTEN
 from tt_impl.mock.storage.values import Shards
 
 
@@ -82,6 +83,6 @@ def rotary_embedding(
         rows = x.shape[-2]
         used = slice(rows) if token_index is None else slice(token_index, token_index + 1)
         out = rotate_by_halves(x, cos[..., used, :], sin[..., used, :])
-        return F.pad(out, (0, 0, 0, max(0, wanted - rows)), value=float("nan"))
+        return F.pad(out, (0, 0, 0, max(0, wanted - rows)), value=UNWRITTEN)
 
     return call.each(rotated, input_tensor, cos_cache, sin_cache)

@@ -9,7 +9,7 @@ place, only replaced. How numbers are kept and rounded: :mod:`tt_impl.mock.stora
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from weakref import ref
 
@@ -20,6 +20,7 @@ from tt_impl.mock.storage.buffers import BufferValues, Window
 from tt_impl.mock.storage.dtypes import RANGES, round_to
 from tt_impl.mock.storage.errors import ShadowError, UnknownPadding, UnseenValue
 from tt_impl.mock.storage.memory import View, shared
+from tt_impl.mock.storage.not_finite import INFINITY, not_finite
 
 
 class Shards(Sequence):
@@ -172,6 +173,19 @@ class ProgramValues:
     def __init__(self) -> None:
         self.store = Store()
         self.emulated: Counter[str] = Counter()
+        self._not_finite: set[str] = set()
+
+    def look_at(self, made: Iterable[Sequence[torch.Tensor]], inputs: Iterable[Sequence[torch.Tensor]]) -> None:
+        """Note if an operation made NaN of inputs without, or infinity of finite ones; each by device."""
+        found = not_finite(made)
+        if found:
+            before = not_finite(inputs)
+            self._not_finite |= found - (before | {INFINITY} if before else before)
+
+    def take_not_finite(self) -> tuple[str, ...]:
+        """Return what has been noted since this was asked for."""
+        noted, self._not_finite = self._not_finite, set()
+        return tuple(sorted(noted))
 
     def emulate(self, tensor: ttnn.Tensor, values: Sequence[torch.Tensor], writer: str) -> ttnn.Tensor:
         """Store values that only resemble the device's, and return the tensor."""

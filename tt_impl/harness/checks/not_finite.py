@@ -1,0 +1,19 @@
+"""Values that no device should have: the operation that makes the first NaN, or infinity, of inputs without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tt_impl.harness.checks import ERROR, NOTE
+from tt_impl.harness.checks.finding import Finding
+from tt_impl.mock.log.events import EventLog
+from tt_impl.mock.storage.not_finite import NAN
+
+
+def not_finite(log: EventLog) -> Iterator[Finding]:
+    """Find operations that make NaN of inputs without, or infinity of finite ones, but none that pass it on."""
+    for event in log.events:
+        for made in event.not_finite:
+            inputs = "inputs without NaN" if made == NAN else "finite inputs"
+            sentence = f"{event.op} makes {made} of {inputs}: look at the rows and values it reads here."
+            yield Finding.of("not-finite", event, sentence, ERROR if made == NAN else NOTE)
