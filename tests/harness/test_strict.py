@@ -27,7 +27,7 @@ def outcome(verdicts: dict) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory):
-    return run_suite(tmp_path_factory.mktemp("strict"), "--ttnn-mock=t3k", "--ttnn-mock-strict", files=FILE)
+    return run_suite(tmp_path_factory.mktemp("strict"), "--ttnn-mock=t3k", "--ttnn-mock-strict", *FILE, files=FILE)
 
 
 def test_every_error_fails_its_test_and_nothing_else_does(strict) -> None:

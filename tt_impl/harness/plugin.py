@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _RUNNER = "ttnn-mock-runner"
 ALLOW = "ttnn_mock_allow"
+_STRICT = "--ttnn-mock-strict"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="end a test's process after so long, where pytest-timeout sets no limit",
     )
     group.addoption(
-        "--ttnn-mock-strict",
+        _STRICT,
         nargs="?",
         const="all",
         metavar="KINDS",
@@ -61,8 +62,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     """Prepare the mock: some suites ask ttnn for the architecture while their options are added."""
+    if _STRICT in args:  # argparse would take a file behind it for its kinds
+        args[:] = [f"{_STRICT}=all" if word == _STRICT else word for word in args]
+        early_config.known_args_namespace = parser.parse_known_args(args)
     options = early_config.known_args_namespace
     if getattr(options, "ttnn_mock", None):
         from refsim.base.errors import UserError
