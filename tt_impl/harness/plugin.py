@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tt_impl.harness.pytest.runner import Runner
 
 _RUNNER = "ttnn-mock-runner"
-ALLOW = "ttnn_mock_allow"
 _STRICT = "--ttnn-mock-strict"
 
 
@@ -88,11 +87,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
             raise pytest.UsageError(error.with_flags) from error
 
 
-def strict_option(config: pytest.Config) -> str | None:
-    """Return what ``--ttnn-mock-strict``, or else the ini option, asks for; None if neither does."""
-    return config.getoption("ttnn_mock_strict", None) or config.getini("ttnn_mock_strict") or None
-
-
 def _forget(verdicts: Path) -> None:
     """Remove an older run's verdicts, so that a run that comes to nothing leaves none; never a device or a link."""
     try:
@@ -104,7 +98,7 @@ def _forget(verdicts: Path) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", f"{ALLOW}(*kinds): findings of these kinds do not fail the test under --ttnn-mock-strict"
+        "markers", "ttnn_mock_allow(*kinds): findings of these kinds do not fail the test under --ttnn-mock-strict"
     )
     if not config.getoption("ttnn_mock"):
         return

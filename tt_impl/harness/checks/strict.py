@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from refsim.base.errors import UserError
 from tt_impl.harness.checks import ERROR, KINDS
 
 if TYPE_CHECKING:
     from tt_impl.harness.checks.finding import Finding  # which imports ttnn
+
+ALLOW = "ttnn_mock_allow"
+"""pytest's marker of a test that may have findings of some kinds."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,12 @@ class Strict:
         """Read ``all`` or kinds apart by commas; ``UserError`` where one does not exist."""
         words = [word for word in re.split(r"[,\s]+", text) if word]
         return cls(None if words in ([], ["all"]) else frozenset(check_kinds(words)))
+
+    @classmethod
+    def of_pytest(cls, config: Any) -> Strict | None:
+        """Return what ``--ttnn-mock-strict``, or else the ini option, asks for; None if neither does."""
+        text = config.getoption("ttnn_mock_strict", None) or config.getini("ttnn_mock_strict")
+        return cls.of(text) if text else None
 
     def failing(self, findings: Iterable[Finding], allowed: Iterable[str] = ()) -> list[Finding]:
         """Return the findings that fail the program; ``allowed`` are kinds that do not."""

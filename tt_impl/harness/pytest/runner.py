@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import sys
 import time
-import unittest.case
-import unittest.mock
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from _pytest._io import TerminalWriter
@@ -20,15 +16,11 @@ from refsim.base.errors import RefsimError
 from refsim.base.mesh import get_mesh
 from tt_impl.harness.checks import ERROR
 from tt_impl.harness.checks.find import find
-from tt_impl.harness.checks.strict import Strict, check_kinds
-from tt_impl.harness.plugin import ALLOW, strict_option
+from tt_impl.harness.checks.strict import ALLOW, Strict, check_kinds
 from tt_impl.harness.pytest import machine, verdicts
 from tt_impl.harness.pytest.isolation import Child, Ended, Run
 from tt_impl.harness.pytest.selection import AUTO, mesh_of, sample
 from tt_impl.harness.watch.session import LastOperation, Session, watched
-
-if TYPE_CHECKING:
-    from tt_impl.mock.log.events import EventLog
 
 _GRACE_S = 30.0
 """How much longer than pytest-timeout, which works in the test's own process, its parent waits."""
@@ -53,8 +45,7 @@ class Runner:
             raise pytest.UsageError(
                 "--ttnn-mock auto needs a process per mesh; name a mesh, or leave out the isolation."
             )
-        asked = strict_option(config)
-        self.strict = None if asked is None else Strict.of(asked)
+        self.strict = Strict.of_pytest(config)
         self.here = self.isolate == "none"
         self.session: Session | None = None
         self.last = LastOperation()
@@ -126,8 +117,7 @@ class Runner:
         folder = self.config.getoption("ttnn_report")
         with watched(self.fallback, folder is not None, self.last.note, self._earlier) as self.session:
             try:
-                with _expected_errors(self.session.log):
-                    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+                reports = runtestprotocol(item, log=False, nextitem=nextitem)
                 reports[-1].ttnn_mock |= self._checked(item, self.session, reports)
                 return reports
             finally:
@@ -268,21 +258,6 @@ def _fail_for_findings(report: pytest.TestReport, findings: list[str]) -> None:
         "category": verdicts.FINDING,
         "message": verdicts.first_words(findings[0]),
     }
-
-
-@contextlib.contextmanager
-def _expected_errors(log: EventLog) -> Iterator[None]:
-    """Tell the log of errors that a test expects, by ``pytest.raises`` or unittest's ``assertRaises``."""
-    with contextlib.ExitStack() as stack:
-        for owner in (type(pytest.raises(Exception)), unittest.case._AssertRaisesContext):
-            leave = owner.__exit__
-
-            def told(self: Any, kind: Any, error: Any, trace: Any, leave: Any = leave) -> Any:
-                log.ended_by(error)
-                return leave(self, kind, error, trace)
-
-            stack.enter_context(unittest.mock.patch.object(owner, "__exit__", told))
-        yield
 
 
 class _Terminal:

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import pytest
 
-from tt_impl.harness.plugin import strict_option
+from tt_impl.harness.checks.strict import Strict
 from tt_impl.harness.pytest import verdicts
 from tt_impl.harness.pytest.verdicts import CATEGORIES, Verdict
 
@@ -30,7 +30,7 @@ class Summary:
     def __init__(self, config: pytest.Config) -> None:
         self.mesh: str = config.getoption("ttnn_mock")
         self.reports: str | None = config.getoption("ttnn_report")
-        self._strict = strict_option(config) is not None
+        self._strict = Strict.of_pytest(config) is not None
         self._only_collects: bool = config.getoption("collectonly", False)
         self.verdicts: list[Verdict] = []
         self._phases: dict[str, list[dict[str, Any]]] = {}

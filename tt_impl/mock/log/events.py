@@ -21,6 +21,7 @@ from tt_impl.mock.storage.errors import ShadowError
 from tt_impl.mock.storage.replicas import placements_of, uneven_axes
 from tt_impl.mock.storage.values import ProgramValues
 from tt_impl.trace.collectives import Semaphore, arguments, crossings
+from tt_impl.trace.expected import error_is_expected
 from tt_impl.trace.intercept import Invocation, on_device, tensors_at
 from tt_impl.trace.lines import user_line
 
@@ -149,6 +150,8 @@ class EventLog:
         except BaseException as error:
             event.error = type(error).__name__
             event.refused = _refusal(error)
+            if event.refused and error_is_expected():
+                self.left_by_error.add(event.number)
             with contextlib.suppress(AttributeError):  # a class with slots
                 error._ttnn_event = event.number  # type: ignore[attr-defined]
             raise
