@@ -12,7 +12,7 @@ _EXPECTING = ("raises", "assertRaises", "assertRaisesRegex")
 
 
 def error_is_expected() -> bool:
-    """Whether a frame of the stack is inside ``with pytest.raises(...)``, or unittest's ``assertRaises``."""
+    """Whether a frame of the stack is inside ``with pytest.raises(...)``, or ``self.assertRaises(...)``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         line = frame.f_lineno
