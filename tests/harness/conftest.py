@@ -35,7 +35,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of the plugin and the runner need ttnn; pytest hands over the items of the whole run."""
-    needy = [Path(__file__).with_name(name) for name in ("test_plugin.py", "test_script.py")]
+    needy = [Path(__file__).with_name(name) for name in ("test_plugin.py", "test_script.py", "test_strict.py")]
     for item in items:
         if not HAS_TTNN and item.path in needy:
             item.add_marker(pytest.mark.skip(reason=REASON))

@@ -14,11 +14,12 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor
+if TYPE_CHECKING:  # the launcher reads calls, and starts without torch
+    from torch import Tensor
 
-from refsim.runtime.group import Group
+    from refsim.runtime.group import Group
 
 
 class Call(NamedTuple):

@@ -48,7 +48,7 @@ def test_the_dtype_has_one_name(given, dtype):
         ({"parallel": "sp3"}, "uses 3 devices"),
         ({"dtype": "fp16"}, "fp32 or bf16"),
         ({"prompt_layout": "halved"}, "replicated, split"),
-        ({"weights_dtype": "bfp4_b", "backend": "ttnn-mock"}, "bf16, bfp8_b"),
+        ({"weights_dtype": "bfp4_b", "backend": "ttnn-mock"}, "bf16 or bfp8_b"),
         ({"weights_dtype": "bfp8_b"}, "choose a ttnn backend"),
         ({"ring_order": "eager"}, "gather, step, block"),
         ({"vae_parallel": "rows"}, "spatial, tensor"),
