@@ -244,6 +244,7 @@ class Pool:
         hung: int | None = None
         too_big = None
         diverged = None
+        unsure_since: float | None = None
         stop_at = None
         try:
             with selectors.DefaultSelector() as selector:
@@ -277,7 +278,8 @@ class Pool:
                     silent = set(range(self.world_size)) - replies.keys() - failures.keys() - died
                     if not died and (failures or self._waits(silent, now)):
                         diverged = divergence(self.board, range(self.world_size))
-                        if diverged is not None:
+                        unsure_since = None if diverged is None else unsure_since or now
+                        if diverged is not None and (diverged.certain or now > unsure_since + _GRACE_S):
                             break
                     hung = self._hung(silent, now, timeout_s)
                     too_big = self._too_big(silent)

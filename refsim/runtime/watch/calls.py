@@ -82,6 +82,7 @@ class Divergence:
         made: what that rank called; None if its program ended before.
         expected: what the others called; None if their programs ended before.
         others: ranks that called that.
+        certain: whether they are more than those that differ; others may be on their way to the call.
     """
 
     rank: int
@@ -89,6 +90,7 @@ class Divergence:
     made: str | None
     expected: str | None
     others: tuple[int, ...]
+    certain: bool = True
 
     @property
     def sentence(self) -> str:
@@ -162,7 +164,8 @@ def _odd_one(by_call: Mapping[tuple[int, int], Mapping[int, str]], group: int, n
     all_votes = Counter(text for key, others in by_call.items() if key[1] == number for text in others.values())
     expected = max(votes, key=lambda text: (votes[text], all_votes[text], -min(_ranks(texts, text))))
     rank = min(rank for rank, text in texts.items() if text != expected)
-    return Divergence(rank, number, texts[rank], expected, _ranks(texts, expected))
+    certain = votes[expected] > votes[texts[rank]]
+    return Divergence(rank, number, texts[rank], expected, _ranks(texts, expected), certain)
 
 
 def _ranks(texts: Mapping[int, str], text: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from refsim.runtime.watch.calls import Call, first_difference
 from tests.refsim.helpers import run
 
 MESH, PARALLEL, ODD = "t3k-1x8", "sp8", 5
-A_SECOND = 1.5  # of a machine that does something else beside
+SECONDS = 8.0  # what "within a second" means on a busy machine; the bound of a wait is 30
 
 TOLD = {
     "float32 as int32": (
@@ -33,7 +33,7 @@ def test_a_rank_that_makes_another_call_is_named(how, transport, capfd):
     began = time.monotonic()
     with pytest.raises(RankFailure, match=TOLD[how]) as caught:
         run("one_diverges", MESH, PARALLEL, {"rank": ODD, "how": how}, transport=transport, timeout_s=30.0)
-    assert time.monotonic() - began < A_SECOND
+    assert time.monotonic() - began < SECONDS
     assert caught.value.rank == ODD
     assert capfd.readouterr().err == ""  # of gloo's
 
