@@ -43,9 +43,13 @@ def assert_steps_agree(said: str, steps: int) -> None:
 
 
 def run(program: str, mesh: str, parallel: str, arguments: dict[str, Any] | None = None, **options) -> Result:
-    """Run ``program`` of ``tests.refsim.programs`` on every rank; ``options`` are those of ``RunOptions.of``."""
+    """Run ``program`` of ``tests.refsim.programs``, or ``other_file:program`` beside it, on every rank.
+
+    ``options`` are those of ``RunOptions.of``.
+    """
     options = RunOptions.of(mesh=mesh, parallel=parallel, **{"timeout_s": TIMEOUT_S, **options})
-    return execute(f"tests.refsim.programs:{program}", options, arguments or {})
+    module = program if ":" in program else f"programs:{program}"
+    return execute(f"tests.refsim.{module}", options, arguments or {})
 
 
 def groups_of(mesh: MeshSpec, config: DiTParallelConfig) -> list[dict[str, Group]]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refsim.base.errors import UserError
-from refsim.numerics import ARCHES, FIDELITIES, eltwise, matmul, pack
+from refsim.numerics import ARCHES, FIDELITIES, eltwise, matmul
 
 VALUES = st.floats(-4, 4, width=16).map(lambda value: value if abs(value) > 1e-3 else 0.0)
 
@@ -139,25 +139,22 @@ FAMILIES = {
 
 @pytest.mark.parametrize("depth", [512, 2432, 9728])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(
-    ("fidelity", "wide"), [("LoFi", True), ("HiFi2", True), ("HiFi4", True), ("HiFi2", False), ("HiFi4", False)]
-)
+@pytest.mark.parametrize(("fidelity", "wide"), [("LoFi", True), ("HiFi2", True), ("HiFi2", False), ("HiFi4", False)])
 def test_fast_is_as_far_off_as_exact(family, wide, fidelity, depth):
-    """1 - PCC within 5 % (fp32 destination, packed to bf16) and 3 % (16-bit), the gain within 3e-4."""
+    """1 - PCC within 5 % (fp32 destination) and 3 % (16-bit), the gain within 3e-4, of what the destination holds."""
     generator = torch.Generator().manual_seed(1)
     size = 96 if wide else 64
     in0, in1 = (FAMILIES[family]((size, depth), generator).bfloat16().float() for _ in range(2))
     reference = in0.double() @ in1.double().T
     options = {"fidelity": fidelity, "fp32_dest_acc_en": wide}
-    held = [matmul(in0, in1.T, level=level, **options) for level in ("exact", "fast")]
-    exact, fast = (far(pack(x, "bfloat16"), reference) for x in held)
+    exact, fast = (far(matmul(in0, in1.T, level=level, **options), reference) for level in ("exact", "fast"))
     assert fast[0] == pytest.approx(exact[0], rel=0.05 if wide else 0.03)
     assert fast[1] == pytest.approx(exact[1], abs=3e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fast_holds_in_fp32_what_alignment_costs(family):
-    """What is left at HiFi4 is 3e-9 to 8e-8; fast has it within a third, as its samples say."""
+    """At HiFi4 in fp32, 3e-9 to 8e-8 is left, and fast misses the 5 % of the others: it is within a third."""
     generator = torch.Generator().manual_seed(1)
     in0, in1 = (FAMILIES[family]((128, 2432), generator).bfloat16().float() for _ in range(2))
     reference = in0.double() @ in1.double().T

@@ -12,7 +12,7 @@ def test_examples(capsys):
     text = PAGE.read_text(encoding="utf-8")
     names: dict = {}
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102
+        exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102 - the page's own examples
     printed = capsys.readouterr().out.splitlines()
     said = re.search(r"prints 1 - PCC of (\S+) for 32 bits and (\S+) with a gain of (\S+) for 16 bits", text)
     assert said

@@ -9,6 +9,7 @@ from refsim.runtime.watch.calls import Call, first_difference
 from tests.refsim.helpers import run
 
 MESH, PARALLEL, ODD = "t3k-1x8", "sp8", 5
+PROGRAM = "diverging_programs:one_diverges"
 SECONDS = 8.0  # what "within a second" means on a busy machine; the bound of a wait is 30
 
 TOLD = {
@@ -32,7 +33,14 @@ def test_a_rank_that_makes_another_call_is_named(how, transport, capfd):
     run("gathered_ranks", MESH, PARALLEL, transport=transport)  # the ranks are there and have met
     began = time.monotonic()
     with pytest.raises(RankFailure, match=TOLD[how]) as caught:
-        run("one_diverges", MESH, PARALLEL, {"rank": ODD, "how": how}, transport=transport, timeout_s=30.0)
+        run(
+            "diverging_programs:one_diverges",
+            MESH,
+            PARALLEL,
+            {"rank": ODD, "how": how},
+            transport=transport,
+            timeout_s=30.0,
+        )
     assert time.monotonic() - began < SECONDS
     assert caught.value.rank == ODD
     assert capfd.readouterr().err == ""  # of gloo's
@@ -40,7 +48,7 @@ def test_a_rank_that_makes_another_call_is_named(how, transport, capfd):
 
 @pytest.mark.parametrize("transport", ["shared", "gloo"])
 def test_ranks_that_agree_are_not_told_of(transport):
-    assert run("one_diverges", MESH, PARALLEL, {"rank": ODD, "how": ""}, transport=transport).value == {}
+    assert run(PROGRAM, MESH, PARALLEL, {"rank": ODD, "how": ""}, transport=transport).value == {}
 
 
 def test_of_two_the_one_that_fewer_ranks_agree_with_is_odd():

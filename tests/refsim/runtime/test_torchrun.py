@@ -45,7 +45,7 @@ def test_a_failed_rank_is_named_once_with_step_and_collective(launcher, how, fat
 
 
 def test_a_rank_that_makes_another_call_is_named_under_torchrun():
-    done = torchrun(OURS, "one_diverges", rank=1, how="another order")
+    done = torchrun(OURS, "diverging_programs:one_diverges", rank=1, how="another order")
     assert done.returncode == 1
     said = r"refsim: rank 1 called all_reduce\(\) over sp where rank 0 called all_gather\(float32 \[1024\], dim=0\)"
     assert len(re.findall(said, done.stderr)) == done.stderr.count("refsim: ") == 1, done.stderr

@@ -16,8 +16,9 @@ from refsim.runtime import launch
 
 def main(program: str, timeout_s: str, arguments: str) -> int:
     options = RunOptions.of(mesh="n300", parallel="sp2", timeout_s=float(timeout_s))
+    module = program if ":" in program else f"programs:{program}"
     try:
-        result = launch.execute(f"tests.refsim.programs:{program}", options, json.loads(arguments))
+        result = launch.execute(f"tests.refsim.{module}", options, json.loads(arguments))
     except RankFailure as e:
         return process.rank_failed(e)
     if result is not None:

@@ -33,7 +33,6 @@ PLANNED = [
     case
     for case, figure in figures().items()
     if get_mesh(case[2]).arch == "wormhole_b0" and case[1] != "720p" and figure.run.blocks != "whole"
-    if case[0] != "flux1-schnell"  # flux1-dev without the embedding of its guidance
 ]
 """Published figures that are planned here, of programs that share features as plans do; a plan takes seconds."""
 WAN_ON_T3K, SD35_ON_GALAXY = ("wan22-t2v-a14b", "t3k"), ("sd35-large", "galaxy")

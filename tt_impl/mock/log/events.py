@@ -153,6 +153,7 @@ class EventLog:
             if event.refused and error_is_expected():
                 self.left_by_error.add(event.number)
             with contextlib.suppress(AttributeError):  # a class with slots
+                # The error itself says which call raised it: a table would keep it, and with it the program's tensors.
                 error._ttnn_event = event.number  # type: ignore[attr-defined]
             raise
         finally:
