@@ -94,7 +94,8 @@ def measure(
 
 def _seconds(step: Callable[[], torch.Tensor], repeats: int) -> float:
     """Return the least processor time of one thread: what others do on the machine only adds to it."""
-    threads, times = torch.get_num_threads(), []
+    threads = torch.get_num_threads()
+    times = []
     torch.set_num_threads(1)
     try:
         for _ in range(repeats):

@@ -47,11 +47,13 @@ DOCUMENT_OPS = {  # at 120,000: average ms, runs per forward, the document's ver
 }  # fmt: skip
 
 PAGE = TILE * TILE * 2
-READ_CYCLES, MORE_CYCLES = 539.0, 34.0
+READ_CYCLES = 539.0
+MORE_CYCLES = 34.0
 """One core on Blackhole reads a tile of interleaved DRAM and waits for it; each further tile before it waits
 (tt_metal/impl/experimental/noc_estimator/latencies/noc_latencies.yaml: 1 of 2048 bytes 539 cycles, 256 of them 9173).
 """
-MASK_WAITS, KV_TILES = 1, 2
+MASK_WAITS = 1
+KV_TILES = 2
 """Reads that SDPA waits for: a tile of the mask; two tiles of K or V at a time, which is what 110 cores get of
 ``get_barrier_read_threshold`` (sdpa/device/kernels/dataflow/dataflow_common.hpp)."""
 CHUNK_ROWS = 4
@@ -62,7 +64,8 @@ CODES = {
     "slice": "SliceDeviceOperation", "tilize": "TilizeWithValPaddingDeviceOperation",
     "transpose": "TransposeDeviceOperation", "untilize": "UntilizeWithUnpaddingDeviceOperation",
 }  # fmt: skip
-CHIP, PARAMS = get_chip("blackhole"), get_params("blackhole")
+CHIP = get_chip("blackhole")
+PARAMS = get_params("blackhole")
 DRAM_GBPS = CHIP.dram_gbps * PARAMS.dram_share
 COLUMNS, ROWS = CHIP.cores
 
@@ -106,12 +109,17 @@ def forward(context: int, *, new: int = 3, cached: bool = True) -> list[Kernel]:
     Without a cache all rows are handed in; what fc made of them is kept, and the upload of outputs is not counted.
     """
     config = DFlashConfig.from_dict(SPEC.published[0].config)
-    d, e = config.hidden_size, config.head_dim
-    q, kv = config.num_attention_heads * e, config.num_key_value_heads * e
-    noise, given = _padded(config.block_size), _padded(new if cached else context)
+    d = config.hidden_size
+    e = config.head_dim
+    q = config.num_attention_heads * e
+    kv = config.num_key_value_heads * e
+    noise = _padded(config.block_size)
+    given = _padded(new if cached else context)
     rows = given + noise
-    q_flat, q_heads = _tile(1, 1, noise, q), _tile(1, 1, noise * q // e, e)
-    k_flat, k_heads = _tile(1, 1, rows, kv), _tile(1, 1, rows * kv // e, e)
+    q_flat = _tile(1, 1, noise, q)
+    q_heads = _tile(1, 1, noise * q // e, e)
+    k_flat = _tile(1, 1, rows, kv)
+    k_heads = _tile(1, 1, rows * kv // e, e)
     found: list[Kernel] = []
     for _ in range(config.num_hidden_layers):
         found += [_norm("in_rmsnorm", noise, d), _matmul("q_proj", noise, d, q)]
@@ -146,8 +154,10 @@ def _matmul(name: str, rows: int, k: int, n: int) -> Kernel:
     A block of gate and up takes all of K at once; the others take K tile by tile, and the first operand of those with
     a residual comes by the other data movement core.
     """
-    residual, weights = name.endswith("resadd"), 2 if name == "gate_up+silu" else 1
-    wide, kt = 4 if weights == 2 else 8, tiles(k)
+    residual = name.endswith("resadd")
+    weights = 2 if name == "gate_up+silu" else 1
+    wide = 4 if weights == 2 else 8
+    kt = tiles(k)
     blocks = tiles(rows) * -(-tiles(n) // wide)
     turns = -(-blocks // COLUMNS)
     pages = kt * (1 + wide * weights) + (wide if residual else 0)
@@ -196,15 +206,22 @@ def _attention(cached: int, noise: int, rows: int, config: DFlashConfig) -> list
     Heads of K and V are the last but one dim for a while, padded to a tile. One core to a head reads its own keys,
     values and mask, a tile's rows at a time.
     """
-    heads, kv_heads, e = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    keys, kt, et = cached + rows, tiles(cached + rows), tiles(e)
-    by_head, joined = _tile(1, kv_heads, rows, e), _joined(cached, rows, kv_heads, e) if cached else []
+    heads = config.num_attention_heads
+    kv_heads = config.num_key_value_heads
+    e = config.head_dim
+    keys = cached + rows
+    kt = tiles(cached + rows)
+    et = tiles(e)
+    by_head = _tile(1, kv_heads, rows, e)
+    joined = _joined(cached, rows, kv_heads, e) if cached else []
     turned = [
         _op("reshape", _tile(1, rows, kv_heads, e), _tile(1, 1, rows, kv_heads * e)),
         _op("transpose", by_head, _tile(1, rows, kv_heads, e)),
     ]
-    flat, apart, q, mask = (_tile(1, 1, noise, heads * e), _tile(1, noise, heads, e), _tile(1, heads, noise, e),
-                            _tile(1, 1, noise, keys))  # fmt: skip
+    flat = _tile(1, 1, noise, heads * e)
+    apart = _tile(1, noise, heads, e)
+    q = _tile(1, heads, noise, e)
+    mask = _tile(1, 1, noise, keys)  # fmt: skip
     before = [_op("reshape", apart, flat), _op("transpose", q, apart), _op("multiply", mask, mask)]
     reading = kt * (MASK_WAITS * _read_ns(1) + 2 * -(-et // KV_TILES) * _read_ns(min(et, KV_TILES)))
     row_params = replace(PARAMS, chunk_cycles=PARAMS.chunk_cycles / CHUNK_ROWS)
@@ -246,11 +263,14 @@ def split_ms(kernels: list[Kernel]) -> tuple[float, float]:
     A TT-Lang kernel is timed by itself, from an idle chip to an idle chip. The host hands over a TTNN program in
     ``EAGER_GAP_NS``; the chip starts it once it is there and the one before is done.
     """
-    lang = host = chip = 0.0
+    lang = 0.0
+    host = 0.0
+    chip = 0.0
     for k in kernels:
         if k.lane == "tt-lang":
             lang += k.ns
-            host = chip = max(host, chip) + k.ns
+            host = max(host, chip) + k.ns
+            chip = host
         else:
             host += EAGER_GAP_NS
             chip = max(host, chip) + k.cost.ns

@@ -103,7 +103,10 @@ class PssSampler:
     """Peak of the summed PSS of this process's descendants, asked every ``every_s`` seconds."""
 
     def __init__(self, every_s: float = 2.0) -> None:
-        self.every_s, self.peak, self.peak_anonymous, self.samples = every_s, 0, 0, 0
+        self.every_s = every_s
+        self.peak = 0
+        self.peak_anonymous = 0
+        self.samples = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -119,7 +122,8 @@ class PssSampler:
         import psutil
 
         while not self._stop.wait(self.every_s):
-            pss = anonymous = 0
+            pss = 0
+            anonymous = 0
             for process in psutil.Process().children(recursive=True):
                 try:
                     for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
@@ -152,7 +156,8 @@ class Alone:
 
     def run(self, inputs: dict[str, Tensor]) -> tuple[Tensor, float, float]:
         """Return the sample of a forward, and its seconds on the clock and of the processors."""
-        began, used = time.monotonic(), time.process_time()
+        began = time.monotonic()
+        used = time.process_time()
         with torch.inference_mode():
             sample = self._model(**inputs, return_dict=False)[0]
         return sample, time.monotonic() - began, time.process_time() - used
@@ -169,7 +174,8 @@ def compare(ours: Tensor, theirs: Tensor, seconds: list[tuple[float, float]], al
     ratios = [[mesh / one for mesh, one in zip(*pair, strict=True)] for pair in zip(seconds, alone, strict=True)]
     oracle_s, oracle_cpu_s = _medians(alone)
     times_oracle, cpu_times_oracle = _medians(ratios)
-    a, b = ours.float(), theirs.float()
+    a = ours.float()
+    b = theirs.float()
     return {
         "one_minus_pcc": one_minus_pcc(a, b),
         "rel_rmse": rel_rmse(a, b),
@@ -189,7 +195,9 @@ def _telling(devices: int, say: Callable[[str], None]) -> Iterator[None]:
     """While open, ``say`` what rank 0 is doing every ten seconds."""
     from refsim.runtime.ranks.pool import pool
 
-    board, done, begun = pool(devices).board, threading.Event(), time.monotonic()
+    board = pool(devices).board
+    done = threading.Event()
+    begun = time.monotonic()
 
     def tell() -> None:
         while not done.wait(10.0):
@@ -274,7 +282,8 @@ def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str
     weights = write_checkpoint(folder, model, layers=step.layers, seed=step.seed, say=say)
     written_s = time.monotonic() - started
     inputs = make_inputs(model, step.size, step.batch, step.seed)
-    busy, memory = os.getloadavg()[0], PssSampler()
+    busy = os.getloadavg()[0]
+    memory = PssSampler()
     seconds: list[tuple[float, float]] = []
     alone: list[tuple[float, float]] = []
     oracle = Alone(folder) if step.checked else None
@@ -287,7 +296,8 @@ def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str
             say("the same forward by diffusers")
             theirs, *taken = oracle.run(inputs)
             alone.append((taken[0], taken[1]))
-    seconds, alone = seconds[-step.rounds :], alone[-step.rounds :]
+    seconds = seconds[-step.rounds :]
+    alone = alone[-step.rounds :]
     step_s, step_cpu_s = _medians(seconds)
     memory_gib = psutil.virtual_memory().total / 2**30
     return FullSize(

@@ -161,7 +161,8 @@ def compare_all(pairs: int, *, say: Callable[[str], None]) -> list[HazardCost]:
 
 def text(record: HazardCost) -> str:
     """Return a record in three lines for people."""
-    share, uses = record.counted["share"], record.counted["uses"]
+    share = record.counted["share"]
+    uses = record.counted["uses"]
     lines = [f"{record.case}: counted {share:.2%} of the CPU of a rank ({uses} uses)"]
     for name, cost in (("cpu", record.cpu), ("wall", record.wall)):
         low, high = cost.quartiles

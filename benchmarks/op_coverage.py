@@ -23,8 +23,12 @@ ROOT = Path(__file__).resolve().parents[1]
 CASES = ROOT / "tests/tt_impl/cases"
 TABLE = ROOT / "docs/ttnn_ops.md"
 
-RULE, TRANSFER, EMULATED = "rule", "transfer", "emulated"
-GOLDEN, DENIED, NONE = "golden function", "none (golden function denied)", "none"
+RULE = "rule"
+TRANSFER = "transfer"
+EMULATED = "emulated"
+GOLDEN = "golden function"
+DENIED = "none (golden function denied)"
+NONE = "none"
 MEANING = {
     RULE: "its values are computed by a rule of this project; a case of the tests calls it",
     TRANSFER: "it moves, makes or frees values, by ttnn's own host code; a case of the tests calls it",

@@ -137,7 +137,8 @@ def compare(ranks: int, size: int, rounds: int, *, times: int = TIMES, say: Call
 def text(found: Shift) -> str:
     """Return a record in a few lines for people."""
     record = found.shifted
-    gloo, copy = record.times_gloo, record.of_copy
+    gloo = record.times_gloo
+    copy = record.of_copy
     return "\n".join(
         [
             f"{record.ranks} ranks, {found.mib} MiB each{'' if record.right else ': WRONG'}",

@@ -159,7 +159,8 @@ def measure(setup: Setup, scheme: str, *, say: Callable[[str], None] = print) ->
     options = setup.options(scheme)
     tensors = setup.inputs()
     load = os.getloadavg()[0]
-    pairs, cpu_pairs = [], []  # seconds of one process and of the mesh
+    pairs = []
+    cpu_pairs = []  # seconds of one process and of the mesh
     for number in range(setup.repetitions + 1):
         if number % 2:
             alone, alone_s, alone_cpu_s = one_process(tensors)

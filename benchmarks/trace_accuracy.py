@@ -50,7 +50,9 @@ def compare(paths: list[Path], arch: str | None = None, params: Params | None = 
         arch: for files that do not name their chip.
         params: of another calibration than the stored one.
     """
-    runs, shapes, left_out = [], [], 0
+    runs = []
+    shapes = []
+    left_out = 0
     for path in paths:
         rows = profile.read(path, arch)
         left_out += rows.attrs["left_out"]

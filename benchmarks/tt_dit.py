@@ -34,8 +34,10 @@ from refsim.runtime import launch
 from tt_impl.reports import ops
 from tt_impl.run.launch import Worker
 
-MODEL, CASE = "sd35-large", "sd35_large_block"
-TOKENS, FEW = (4096, 333), (256, 77)
+MODEL = "sd35-large"
+CASE = "sd35_large_block"
+TOKENS = (4096, 333)
+FEW = (256, 77)
 COMMITS = {"8d027b904171472e": "622c6fb9"}
 """Commits by the digest of their tt_dit."""
 KEYS = ("operations", "fused", "collectives", "read_bytes", "written_bytes", "link_bytes")
@@ -76,7 +78,8 @@ def compare(
     sizes = {"heads": config["num_attention_heads"], "head_dim": config["attention_head_dim"]}
     sizes["features"] = sizes["heads"] * sizes["head_dim"]
     with CheckpointStore() as store, Worker() as worker, tempfile.TemporaryDirectory() as name:
-        checkpoint, folder = store.folder(CASE, seed), Path(name)
+        checkpoint = store.folder(CASE, seed)
+        folder = Path(name)
         weights = folder / "weights.safetensors"
         safetensors.torch.save_file(_weights_of_block(checkpoint), weights)
 
@@ -129,7 +132,8 @@ def _apart(inputs: dict[str, Tensor], answers: dict[str, dict[str, Tensor]]) -> 
 
 def table(found: dict[str, Any]) -> str:
     """Markdown: totals, then both programs' operations."""
-    ours, theirs = found["ours"]["totals"], found["theirs"]["totals"]
+    ours = found["ours"]["totals"]
+    theirs = found["theirs"]["totals"]
     lines = [
         f"# {found['model']}: one block, beside tt_dit's",
         "",

@@ -37,7 +37,9 @@ class TtFeedForward:
     def __init__(self, module: FeedForward, mesh_device, bug: bool = False) -> None:
         import ttnn
 
-        self.ttnn, self.mesh, self.bug = ttnn, mesh_device, bug
+        self.ttnn = ttnn
+        self.mesh = mesh_device
+        self.bug = bug
         self.norm_weight = self.put(module.norm.weight[None], (None, None))
         self.norm_bias = self.put(module.norm.bias[None], (None, None))
         self.up_weight = self.put(module.up.weight.T, (None, 1))
@@ -66,7 +68,8 @@ class TtFeedForward:
 
 def main(bug: bool) -> int:
     torch.manual_seed(0)
-    module, x = FeedForward(), torch.randn(1, 64, 128)
+    module = FeedForward()
+    x = torch.randn(1, 64, 128)
     with ttnn_mock("t3k") as mesh_device:
         return 0 if compare(module, TtFeedForward(module, mesh_device, bug), x).ok else 1
 

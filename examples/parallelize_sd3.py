@@ -71,7 +71,8 @@ def main() -> None:
         pipe = diffusers.StableDiffusion3Pipeline.from_pretrained(options.folder, trust_remote_code=False)
         asked = {"prompt": options.prompt}
     else:
-        pipe, asked = tiny_pipeline(), tiny_prompt()
+        pipe = tiny_pipeline()
+        asked = tiny_prompt()
     rank = int(os.environ.get("RANK", "0"))
     pipe.set_progress_bar_config(disable=rank > 0)
 

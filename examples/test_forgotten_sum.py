@@ -12,7 +12,9 @@ import ttnn
 @pytest.mark.parametrize("mesh_device", [(2, 4)], indirect=True)
 def test_feed_forward(mesh_device):
     torch.manual_seed(0)
-    x, up, down = torch.randn(1, 1, 64, 256), torch.randn(256, 512) / 16, torch.randn(512, 256) / 22
+    x = torch.randn(1, 1, 64, 256)
+    up = torch.randn(256, 512) / 16
+    down = torch.randn(512, 256) / 22
 
     def put(tensor, dim):
         cut = ttnn.ShardTensor2dMesh(mesh_device, mesh_shape=(2, 4), dims=(None, dim))

@@ -92,7 +92,8 @@ def _records(kind: str, path: Path, root: Path) -> Iterator[dict[str, Any]]:
     except (OSError, ValueError) as e:
         raise UserError(f"'{path}' cannot be read as results ({e}); write it again or take it away.") from e
     if isinstance(data, list):
-        records, run = data, {}
+        records = data
+        run = {}
     else:
         key = _ROWS.get(kind, "records")
         records = data[key] if isinstance(data.get(key), list) else [data]

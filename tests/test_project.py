@@ -36,6 +36,26 @@ def _too_large(node: ast.AST, prefix: str) -> Iterator[str]:
         yield from _too_large(child, name)
 
 
+def several_assignments(source: str) -> list[int]:
+    """Lines that assign several values at once: ``a, b = x, y`` and ``a = b = x``.
+
+    Unpacking of one value is one assignment, and so is a pair in which a later value needs an earlier target as it was
+    before: ``a, b = b, a + b``.
+    """
+    return [node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assign) and _several(node)]
+
+
+def _several(node: ast.Assign) -> bool:
+    target, value = node.targets[0], node.value
+    if len(node.targets) > 1:
+        return True
+    if not (isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts)):
+        return False
+    names = [{part.id for part in ast.walk(one) if isinstance(part, ast.Name)} for one in target.elts]
+    needs = [{part.id for part in ast.walk(one) if isinstance(part, ast.Name)} for one in value.elts]
+    return not any(names[i] & needs[j] for j in range(len(needs)) for i in range(j))
+
+
 def pyproject(pattern: str) -> list[str]:
     """What the pattern finds at starts of lines of ``pyproject.toml`` (Python 3.10 has no reader of TOML)."""
     return re.findall(rf"^{pattern}", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
@@ -44,6 +64,21 @@ def pyproject(pattern: str) -> list[str]:
 def test_no_function_is_too_large():
     found = {path.relative_to(ROOT).as_posix(): too_large(path.read_text(encoding="utf-8")) for path in files()}
     assert {name: functions for name, functions in found.items() if functions} == {}
+
+
+def test_one_assignment_a_line():
+    lines = {
+        path.relative_to(ROOT).as_posix(): several_assignments(path.read_text(encoding="utf-8")) for path in files()
+    }
+    assert {name: numbers for name, numbers in lines.items() if numbers} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [("a, b = x, y", [1]), ("a = b = 0", [1]), ("a, b = b, a", []), ("a, b = b, a + b", []), ("a, b = f(x)", [])],
+)
+def test_several_assignments_are_seen(source, lines):
+    assert several_assignments(source) == lines
 
 
 @pytest.mark.parametrize(

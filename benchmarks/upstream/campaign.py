@@ -107,7 +107,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
-    out, only = arguments.out, arguments.only
+    out = arguments.out
+    only = arguments.only
     if step == "report":
         report.write(out, arguments.reports, _facts(checkout, arguments.seed))
         return
@@ -116,10 +117,12 @@ def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
         seed.run(checkout, out / "bugs", names, arguments.workers)
         return
     if step == "unit":
-        per, timeout = arguments.per_function or 4, arguments.case_timeout or 60
+        per = arguments.per_function or 4
+        timeout = arguments.case_timeout or 60
         planned = jobs.unit_jobs(checkout, arguments.cases, per, arguments.seed, arguments.job_limit or 1200)
     else:
-        per, timeout = arguments.per_function or 2, arguments.case_timeout or 960
+        per = arguments.per_function or 2
+        timeout = arguments.case_timeout or 960
         planned = jobs.dit_jobs(checkout, per, arguments.seed, arguments.job_limit or 7200)
     jobs.run(checkout, planned, out / step, arguments.workers, timeout, only)
 

@@ -15,7 +15,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-SKEW, MODULE, DOWNLOAD = "skew", "module", "download"
+SKEW = "skew"
+MODULE = "module"
+DOWNLOAD = "download"
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,8 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, file: str, change: Callable[[str], str]) -> None:
-        self.file, self.change = file, change
+        self.file = file
+        self.change = change
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         if not self.file.endswith(fullname.rpartition(".")[2] + ".py"):

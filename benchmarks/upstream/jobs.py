@@ -25,7 +25,8 @@ import refsim
 from parity.measure.machine import git
 
 ROOT = Path(__file__).parents[2]
-UNIT, DIT = "tests/ttnn/unit_tests", "models/tt_dit/tests"
+UNIT = "tests/ttnn/unit_tests"
+DIT = "models/tt_dit/tests"
 PIPELINES = ("test_pipeline_", "test_performance_", "test_stability_", "test_transformer_accuracy")
 """Files of tt_dit that run whole pipelines with downloaded weights and prompts; they are left out and listed."""
 FUNCTIONS_PER_JOB = 250
@@ -98,7 +99,8 @@ def _parts(tree: Path, files: Sequence[str]) -> Iterable[list[str]]:
         more = functions(tree / file)
         if part and count + more > FUNCTIONS_PER_JOB:
             yield part
-            part, count = [], 0
+            part = []
+            count = 0
         part.append(file)
         count += more
     if part:
@@ -193,7 +195,9 @@ def killed(verdict: dict[str, Any]) -> bool:
 
 
 def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
-    by, begin, left = own_version(), time.monotonic(), []
+    by = own_version()
+    begin = time.monotonic()
+    left = []
     code, cut = _process(tree, job, out, timeout_s)
     while (broken := _broken(tree, job, out)) and code == 4:
         folder, why = broken
@@ -209,7 +213,8 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
     # Messages name files of the tree wherever it lies; where it and one's home lie is nobody's business.
     text = "".join(f"{line}\n" for line in kept).replace(f"{tree}/", "").replace(f"{Path.home()}/", "~/")
     lines.write_text(text, encoding="utf-8")
-    seconds, count = round(time.monotonic() - begin, 1), len(kept)
+    seconds = round(time.monotonic() - begin, 1)
+    count = len(kept)
     end = {"name": job.name, "files": job.files, "code": code, "cut": cut, "seconds": seconds, "by": by}
     (out / f"{job.name}.done").write_text(json.dumps(end) + "\n", encoding="utf-8")
     return f"{job.name}: {count - len(left)} tests in {seconds:.0f} s{', cut' if cut else ''}"

@@ -49,7 +49,8 @@ def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
     runs = {name: run for name in SUITES if (run := read(out / name)).cases}
     bugs = read_bugs(out / "bugs" / "bugs.jsonl")
     reports.mkdir(parents=True, exist_ok=True)
-    page, numbers = reports / "upstream.md", reports / "upstream.json"
+    page = reports / "upstream.md"
+    numbers = reports / "upstream.json"
     kept = json.loads(numbers.read_text(encoding="utf-8")) if page.exists() and numbers.exists() else {}
     kept = kept if all(kept.get(name) == facts[name] for name in ("commit", "ttnn", "seed")) else {}
     former = page.read_text(encoding="utf-8") if kept else ""
@@ -142,7 +143,8 @@ def _directories(cases: Sequence[Case]) -> list[str]:
     rows = []
     for directory in sorted({case.directory for case in cases}):
         here = [case for case in cases if case.directory == directory]
-        number, rate = counts(here), rates(here)
+        number = counts(here)
+        rate = rates(here)
         failed = Counter(case.category for case in here if case.kind == FAILED)
         words = ", ".join(f"{n} {category}" for category, n in sorted(failed.items())) or "-"
         left = sum(number[kind] for kind in LEFT_OUT)

@@ -58,7 +58,8 @@ def _run_one(tree: Path, out: Path, name: str, case: Case) -> dict[str, Any]:
     )
     lines = out / f"{job.name}-{os.getpid()}-{abs(hash(case.path))}.line"
     lines.unlink(missing_ok=True)
-    begin, by = time.monotonic(), own_version()
+    begin = time.monotonic()
+    by = own_version()
     done = subprocess.run(
         command(job, lines, LIMIT_S), cwd=tree, env=environment(tree, job), capture_output=True, text=True, check=False
     )

@@ -18,8 +18,15 @@ from typing import Any
 from benchmarks.upstream.causes import Cause, cause_of
 from benchmarks.upstream.jobs import AGAIN, JOBS, killed
 
-OWN, FALLBACK, NO_DEVICE, FAILED = "own", "fallback", "no_device", "failed"
-SKIPPED, MODULE, SKEW, DOWNLOAD, MEMORY = "skipped", "module", "skew", "download", "memory"
+OWN = "own"
+FALLBACK = "fallback"
+NO_DEVICE = "no_device"
+FAILED = "failed"
+SKIPPED = "skipped"
+MODULE = "module"
+SKEW = "skew"
+DOWNLOAD = "download"
+MEMORY = "memory"
 COUNTED = (OWN, FALLBACK, NO_DEVICE, FAILED)
 LEFT_OUT = {
     SKIPPED: "skipped by upstream itself",
@@ -88,7 +95,8 @@ class Run:
 
 def read(folder: Path) -> Run:
     """Return the cases of all jobs of a folder; one that a job ran twice counts once."""
-    run, some = Run(), set[str]()
+    run = Run()
+    some = set[str]()
     seen: set[str] = set()
     for path in sorted(folder.glob("*.jsonl"), key=lambda path: (not path.stem.endswith(AGAIN), path.name)):
         for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
@@ -123,7 +131,8 @@ def classified(line: dict[str, Any]) -> Case:
     """Return a line of the plugin as a case."""
     path = line["id"].partition("::")[0]
     suite, directory = _place(path)
-    category, message = line["category"], line.get("message") or ""
+    category = line["category"]
+    message = line.get("message") or ""
     cause = None
     if line["outcome"] == "skipped":
         kind = DOWNLOAD if re.search(r"checkpoint|HF|hugging|weights|not set", message, re.IGNORECASE) else SKIPPED

@@ -26,7 +26,8 @@ from refsim.models import registry
 from refsim.models.spec import Published
 
 LAYERS = 2
-CLIP_START, CLIP_END = 49406, 49407
+CLIP_START = 49406
+CLIP_END = 49407
 WHOLE = (
     ("models.tt_dit.models.transformers.transformer_sd35", "SD35Transformer2DModel"),
     ("models.tt_dit.models.transformers.transformer_mochi", "MochiTransformer3DModel"),
@@ -111,8 +112,14 @@ class SeededTokenizer:
     """Ids of the right form without a vocabulary: a start where there is one, a number per word, an end, padding."""
 
     def __init__(self, words: int, start: int | None, end: int, pad: int) -> None:
-        self.vocab_size, self.bos_token_id, self.eos_token_id, self.pad_token_id = words, start, end, pad
-        self.model_max_length, self.padding_side, self.pad_token, self.eos_token = 512, "right", "<pad>", "</s>"
+        self.vocab_size = words
+        self.bos_token_id = start
+        self.eos_token_id = end
+        self.pad_token_id = pad
+        self.model_max_length = 512
+        self.padding_side = "right"
+        self.pad_token = "<pad>"
+        self.eos_token = "</s>"
 
     def _ids(self, text: str) -> list[int]:
         words = [100 + zlib.crc32(word.encode()) % (self.vocab_size - 200) for word in text.split()]

@@ -110,7 +110,8 @@ def _positional_table(config: dict[str, Any]) -> Tensor:
     from diffusers.models.embeddings import get_2d_sincos_pos_embed
 
     base = config["sample_size"] // config["patch_size"]
-    features, size = config["caption_projection_dim"], config["pos_embed_max_size"]
+    features = config["caption_projection_dim"]
+    size = config["pos_embed_max_size"]
     return get_2d_sincos_pos_embed(features, size, base_size=base, output_type="pt").float().unsqueeze(0)
 
 

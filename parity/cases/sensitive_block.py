@@ -22,7 +22,9 @@ FAINT = 1e-3
 """Spread of faint values: their mean square is the epsilon of the models' norms."""
 FAINT_TOKENS = slice(3, None, 8)
 """One token of eight."""
-_TAIL, _SLOPE, _OUT = -3.9, 0.05, 5e3
+_TAIL = -3.9
+_SLOPE = 0.05
+_OUT = 5e3
 """Hidden features in GELU's tail: their bias, and the factors on what goes in and on what comes out."""
 _PROJECTIONS = {"norm_q": "to_q", "norm_k": "to_k", "norm_added_q": "add_q_proj", "norm_added_k": "add_k_proj"}
 

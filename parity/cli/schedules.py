@@ -34,7 +34,8 @@ def run_schedules(
 
     cases = select(suite, expr)
     check_environment(cases)
-    outcomes, last = [], last_uses([(case, case.seed) for case in cases])
+    outcomes = []
+    last = last_uses([(case, case.seed) for case in cases])
     with CpuRunner() as runner:
         for index, case in enumerate(cases):
             outcome = explore(runner, case, list(range(seed, seed + schedules)), longest / 1e3, suite)

@@ -108,7 +108,8 @@ def _parts(layout: Layout, shape: AttentionShape) -> list[_Part]:
     found = []
     for rank in range(options.mesh.num_devices):
         groups = parallel_groups(options.mesh, options.parallel, rank)
-        tp, sp = groups["tp"], groups["sp"]
+        tp = groups["tp"]
+        sp = groups["sp"]
         per_rank = padded_heads(shape.heads, tp.size) // tp.size
         heads = range(min(tp.index * per_rank, shape.heads), min((tp.index + 1) * per_rank, shape.heads))
         found.append(_Part(rank, heads, range(*cut.tokens(sp.index))))
@@ -125,9 +126,12 @@ def _place(
     inputs, shape, layout = asked
     rows = part.of(wrong)
     if not rows.any():
-        rows, start, note = part.of_heads(wrong)[:, :, shape.rows :], shape.rows, "only rows of the prompt"
+        rows = part.of_heads(wrong)[:, :, shape.rows :]
+        start = shape.rows
+        note = "only rows of the prompt"
     else:
-        start, note = part.rows.start, ""
+        start = part.rows.start
+        note = ""
     heads = span(where(rows.any(2).any(0)), part.heads.start)
     range_ = span(where(rows.any(1).any(0)), start)
     step, features = _fit(found, heads, range_, part, (inputs, shape, layout))
@@ -144,12 +148,14 @@ def _fit(found: Attended, heads: tuple, rows: tuple, part: _Part, asked: tuple) 
     head = max(range(*heads), key=lambda h: float((found.out - found.ref)[batch, h, rows[0] : rows[1]].abs().max()))
     at = slice(rows[0], min(rows[1], rows[0] + MOST_ROWS))
     pieces, names = _contributions(inputs, shape, layout, (batch, head, at))
-    out, ref = found.out[batch, head, at], found.ref[batch, head, at]
+    out = found.out[batch, head, at]
+    ref = found.ref[batch, head, at]
     if not torch.isfinite(out).all() or not torch.isfinite(found.lse[batch, head, at]).all():
         return None, {"coef:finite": 0.0}
     # as it is, and before the division by the sum of weights, which a shard left out changes for all others
     scale = (found.lse - found.ref_lse)[batch, head, at].clamp(-20, 20).exp().unsqueeze(-1)
-    (left, weights), (left_sum, sums) = _solve(pieces, out, ref), _solve(pieces, out * scale, ref)
+    left, weights = _solve(pieces, out, ref)
+    left_sum, sums = _solve(pieces, out * scale, ref)
     if left_sum < left:
         weights = sums
     steps = [_step(layout, part.rank, shard) if shard >= 0 else -1 for shard in names]
@@ -182,10 +188,12 @@ def _contributions(inputs: dict[str, Tensor], shape: AttentionShape, layout: Lay
     weights = torch.softmax(q[rows] @ k.T * q.shape[-1] ** -0.5, -1)
     config = layout.config()
     cut = TokenShards(shape.rows, config.sp, TokenShards.of(shape.n, config.sp).local_n)
-    pieces, names = [], []
+    pieces = []
+    names = []
     for member in range(config.ring):
         shards = range(member * config.ulysses, (member + 1) * config.ulysses)
-        start, stop = cut.tokens(shards[0])[0], cut.tokens(shards[-1])[1]
+        start = cut.tokens(shards[0])[0]
+        stop = cut.tokens(shards[-1])[1]
         if start < stop:
             pieces.append(weights[:, start:stop] @ v[start:stop])
             names.append(member)
@@ -206,7 +214,8 @@ def _step(layout: Layout, rank: int, member: int) -> int:
 
 def _features(found: Attended, wrong: Tensor, both: Tensor, parts: list[_Part], shape: AttentionShape) -> Features:
     """Return what the wrong answer looks like, in numbers that do not depend on the mesh and its size."""
-    image, prompt = wrong[:, :, : shape.rows], wrong[:, :, shape.rows :]
+    image = wrong[:, :, : shape.rows]
+    prompt = wrong[:, :, shape.rows :]
     wrong_parts = [float(part.of(wrong).float().mean()) for part in parts if part.rows]
     firsts = [p.rows.start for p in parts if len(p.rows)]
     finite = torch.where(found.out.isfinite(), found.out, 0.0)

@@ -49,7 +49,8 @@ def find(texts: Sequence[Any], expected: Sequence[Any], lengths: Sequence[int], 
 
 
 def _of_prompt(index: int, text: Any, expected: Any, length: int, limit: float) -> Wrong:
-    found, start = Wrong(index), length
+    found = Wrong(index)
+    start = length
     for kind, ours, theirs in (
         ("proposals", [s.proposed for s in text.steps], expected.proposed),
         ("steps", [[s.accepted] for s in text.steps], [[a] for a in expected.accepted]),

@@ -13,7 +13,8 @@ from parity.explain.places import Evidence, Place
 from parity.measure.traces import FINDINGS, offending
 from refsim.base.mesh import get_mesh
 
-_RANK, _STEP = re.compile(r"\brank (\d+)"), re.compile(r"\bstep (\d+)")
+_RANK = re.compile(r"\brank (\d+)")
+_STEP = re.compile(r"\bstep (\d+)")
 _WHAT = re.compile(r"\b((?:ring_attention|all_gather|reduce_scatter|all_reduce|all_to_all|neighbor_pad)[\w/]*)")
 
 
@@ -73,7 +74,9 @@ def again(case: Case, backend: str, base_seed: int, *, trace: str = "") -> str:
 def place_of_message(messages: list[str], case: Case) -> Place | None:
     """Return the rank, step and collective that a hazard or an error names."""
     for message in messages:
-        rank, step, what = _RANK.search(message), _STEP.search(message), _WHAT.search(message)
+        rank = _RANK.search(message)
+        step = _STEP.search(message)
+        what = _WHAT.search(message)
         if rank or what:
             mesh = get_mesh(case.mesh)
             number = int(rank[1]) if rank and int(rank[1]) < mesh.num_devices else None
@@ -90,8 +93,10 @@ def place_of_trace(trace: list[dict[str, Any]], case: Case) -> Place | None:
         return None
     event, name = min(wrong, key=lambda found: found[0]["start"])
     ranks = sorted({e["rank"] for e, other in wrong if other == name})
-    rank, step = event["rank"], event["step"] if event["op"] in ("send", "recv", "sdpa") else None
-    coord, where = get_mesh(case.mesh).coord(rank), event["collective"] or event["op"]
+    rank = event["rank"]
+    step = event["step"] if event["op"] in ("send", "recv", "sdpa") else None
+    coord = get_mesh(case.mesh).coord(rank)
+    where = event["collective"] or event["op"]
     return Place(where, rank, tuple(ranks), coord, step=step, note=FINDINGS[name], what="event")
 
 

@@ -20,13 +20,15 @@ BORDER = 2
 def find(out: Tensor, ref: Tensor, latent: tuple[int, ...], layout: Layout, limit: float) -> Evidence:
     """Say where frames (B, C, [T,] H, W) are wrong that were decoded from a latent (..., height, width)."""
     options = layout.options()
-    config, mesh = options.parallel, options.mesh
+    config = options.parallel
+    mesh = options.mesh
     cuts = (config.sp, config.tp if layout.vae_parallel == "spatial" else 1)
     error = relative((out.double() - ref.double()).abs(), ref.double())
     flat = error.flatten(0, -3).amax(0)  # (H, W)
     wrong = flat > 10 * limit
     bounds = [cut(latent[dim], n, ref.shape[dim] // latent[dim]) for dim, n in zip((-2, -1), cuts, strict=True)]
-    by_rank, parts = [], []
+    by_rank = []
+    parts = []
     for rank in range(mesh.num_devices):
         groups = parallel_groups(mesh, config, rank)
         column = groups["tp"].index if cuts[1] > 1 else 0
@@ -42,7 +44,8 @@ def find(out: Tensor, ref: Tensor, latent: tuple[int, ...], layout: Layout, limi
     a, b, c, d = parts[rank]
     mine = wrong[a:b, c:d]
     ranks = tuple(r for r, (a0, b0, c0, d0) in enumerate(parts) if wrong[a0:b0, c0:d0].any())
-    rows, columns = span(where(mine.any(1)), a), span(where(mine.any(0)), c)
+    rows = span(where(mine.any(1)), a)
+    columns = span(where(mine.any(0)), c)
     note = _frames(error, 10 * limit)
     place = Place("sample", rank, ranks, mesh.coord(rank), None, rows, columns, note=note)
     return Evidence(place, by_rank, shown, _features(out, ref, flat, (bounds, error, wrong)))
@@ -74,8 +77,12 @@ def _features(out: Tensor, ref: Tensor, flat: Tensor, more: tuple) -> Features:
 
     inside = mean(~rows[:, None] & ~columns[None, :])
     edge = torch.zeros_like(wrong)
-    edge[0] = edge[-1] = edge[:, 0] = edge[:, -1] = True
-    o, r = out.double().nan_to_num(), ref.double()
+    edge[0] = True
+    edge[-1] = True
+    edge[:, 0] = True
+    edge[:, -1] = True
+    o = out.double().nan_to_num()
+    r = ref.double()
     gain = float((o * r).sum() / r.square().sum()) - 1
     channels = error.movedim(1, 0).flatten(1).amax(1)
     features = {

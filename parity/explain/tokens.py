@@ -13,11 +13,13 @@ from refsim.runtime.group import parallel_groups
 
 def find(out_GNF: Tensor, ref_GNF: Tensor, shards: list[Range], layout: Layout, limit: float) -> Evidence:
     """Say which shard is wrong most; ``shards`` are the token ranges of the members of sp."""
-    out, ref = out_GNF.double(), ref_GNF.double()
+    out = out_GNF.double()
+    ref = ref_GNF.double()
     error = relative((out - ref).square().mean(-1).sqrt(), ref)  # (G, N)
     options = layout.options()
     cfg_size = options.parallel.cfg
-    by_rank, parts = [], []
+    by_rank = []
+    parts = []
     for rank in range(options.mesh.num_devices):
         groups = parallel_groups(options.mesh, options.parallel, rank)
         start, stop = shards[groups["sp"].index] if groups["sp"].index < len(shards) else (0, 0)

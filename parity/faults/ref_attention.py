@@ -118,7 +118,8 @@ def joint_one_row_short() -> Patch:
 @joint("Each member takes the first heads of the prompt.", "replicated joint tensors not cut by head", case=ULYSSES)
 @at("refsim.parallel.ulysses:Exchange.take_heads")
 def joint_heads_of_member_0(original: Any, self: Exchange, prompt: Any) -> Any:
-    members, mine = self.group.size, -(-self.heads // self.group.size)
+    members = self.group.size
+    mine = -(-self.heads // self.group.size)
     first = (x.local[:, :mine].repeat(1, members, 1, 1)[:, : self.heads] for x in prompt)
     return original(self, tuple(x.with_local(local) for x, local in zip(prompt, first, strict=True)))
 

@@ -14,7 +14,8 @@ def _attention(mesh: str, parallel: str, *more: Any, rows: int = 101, **options:
 
 
 def _model(mesh: str, parallel: str, batch: int = 1) -> Case:
-    shape, guidance = ModelShape((12, 20), 29, batch), 4.5 if batch > 1 else None
+    shape = ModelShape((12, 20), 29, batch)
+    guidance = 4.5 if batch > 1 else None
     return make_case("transformer", "sd35_tiny", Layout(mesh, parallel), shape, guidance=guidance)
 
 

@@ -47,7 +47,8 @@ def halo_missing(original: Any, device: Any, x: Tensor, group: Any, *, dim: int,
 @at("refsim.parallel.halo:neighbor_pad")
 def halo_sides_swapped(original: Any, device: Any, x: Tensor, group: Any, *, dim: int, by: int) -> Tensor:
     wide = original(device, x, group, dim=dim, by=by)
-    before, after = wide.narrow(dim, 0, by), wide.narrow(dim, wide.shape[dim] - by, by)
+    before = wide.narrow(dim, 0, by)
+    after = wide.narrow(dim, wide.shape[dim] - by, by)
     return torch.cat([after, x, before], dim)
 
 

@@ -123,7 +123,8 @@ def qkv_reshuffle_omitted(
 ) -> None:
     original(self, weights, device, names, sizes, **more)
     tp = device.groups["tp"]
-    rows, lanes = (0, self.weights[0].shape[0] * tp.size), (0, self.weights[0].shape[1])
+    rows = (0, self.weights[0].shape[0] * tp.size)
+    lanes = (0, self.weights[0].shape[1])
     shape = (sizes.inner, sizes.features)
     whole = torch.cat([weights.take(f"{n}.weight", shape, rows, lanes) for n in names])
     bias = torch.cat([weights.take(f"{n}.bias", shape[:1], rows) for n in names])
@@ -216,7 +217,8 @@ def position_crop(_: Any, self: Any, rows: int, columns: int, span: tuple[int, i
 @at("refsim.layers.embeddings:PatchEmbed.position")
 def position_rows_and_columns(_: Any, self: Any, rows: int, columns: int, span: tuple[int, int]) -> Tensor:
     s = self.table_size
-    top, left = (s - rows) // 2, (s - columns) // 2
+    top = (s - rows) // 2
+    left = (s - columns) // 2
     places = [(left + t % columns) * s + top + t // columns for t in range(*span)]
     return torch.cat(self.table_rows([(p, p + 1) for p in places]))
 

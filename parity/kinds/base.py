@@ -195,12 +195,14 @@ class ModelKind(CpuKind):
     def compare(self, case: Case, out: Tensor, ref: Tensor) -> Metrics:
         """Measure an answer (B, L, F), or one row (B, F) a sample, against the oracle's."""
         if ref.ndim == 2:
-            out, ref = out.unsqueeze(1), ref.unsqueeze(1)
+            out = out.unsqueeze(1)
+            ref = ref.unsqueeze(1)
         return m.compare(out, ref, [(0, ref.shape[1])])
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
         options = layout.options(case.dtype, **more)
-        folder, tensors = self.folder(case, seed), self.inputs(case, seed)
+        folder = self.folder(case, seed)
+        tensors = self.inputs(case, seed)
         return api.run(folder, inputs=tensors, options=options, guidance=case.guidance)
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
@@ -208,7 +210,8 @@ class ModelKind(CpuKind):
         return found | {"distinct_replicas": distinct_replicas(case, result.value["digests"], result.tensors)}
 
     def explain(self, case: Case, seed: int, result: Any, limits: Mapping[str, float]) -> Evidence:
-        out, ref = result.tensors["sample"], self.reference(case, seed)
+        out = result.tensors["sample"]
+        ref = self.reference(case, seed)
         if out.shape != ref.shape or out.ndim != 3:
             return Evidence()
         return tokens.find(out, ref, [(0, ref.shape[1])], case.layout, limits.get("worst_token", limits["rel_rmse"]))
@@ -232,8 +235,10 @@ class ModelKind(CpuKind):
         return self.once(case, seed, key, lambda: self._answered(case, seed, arithmetic))
 
     def _answered(self, case: Case, seed: int, arithmetic: torch.dtype) -> tuple[Tensor, Any]:
-        oracle, tensors = self.oracle(case), self.inputs(case, seed)
-        folder, rounded = self.folder(case, seed), self.held(case) == "bf16"
+        oracle = self.oracle(case)
+        tensors = self.inputs(case, seed)
+        folder = self.folder(case, seed)
+        rounded = self.held(case) == "bf16"
         model = load_oracle(folder, arithmetic, rounded=rounded, variant=self.variant)
         given: dict[str, Any] = {
             name: x.to(arithmetic) if x.ndim > 1 and x.is_floating_point() and name not in oracle.exact else x
@@ -274,7 +279,8 @@ class TTNNKind(Kind):
 
     def reference(self, case: Case, seed: int, inputs: Path) -> Any:
         """Return refsim's answer in the case's dtype; its ranks are forked, so call it from one thread only."""
-        folder, options = self.store.folder(case.model, seed), case.layout.options(case.dtype)
+        folder = self.store.folder(case.model, seed)
+        options = case.layout.options(case.dtype)
         return api.run(folder, inputs=inputs, options=options, guidance=case.guidance)
 
     @abstractmethod

@@ -75,7 +75,9 @@ def differences(
 
 def _without_results(reference: list[Entry], device: list[Entry], results: int) -> tuple[list[Entry], list[Entry]]:
     """Return refsim's sequence without the all_gathers that have no partner in TTNN's, and these, if ``results``."""
-    kept, found, rest = [], [], list(device)
+    kept = []
+    found = []
+    rest = list(device)
     for index, mine in enumerate(reference):
         partner = bool(rest) and (rest[0]["collective"], rest[0]["axis"]) == (mine["collective"], mine["axis"])
         if mine["collective"] == "all_gather" and not partner:

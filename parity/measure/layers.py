@@ -210,7 +210,8 @@ def findings(
     """
     found = []
     for part, index, one in _observed(ranks, oracle, options, prompt, sparse=not rows):
-        least, (ours, theirs, pieces) = part.least(one), part.pieces(one)
+        least = part.least(one)
+        ours, theirs, pieces = part.pieces(one)
         heads = one.local.shape[1] if one.local.ndim == 4 and "tp" in one.cut else 0
         places = [(part.rank, index, piece, pieces, part.groups["tp"].index * heads) for piece in range(pieces)]
         where = _rows_with_error(ours, theirs, pieces) if rows else [(0, 0)] * pieces
@@ -222,7 +223,8 @@ def findings(
 
 def spoiled_padding(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, prompt: int) -> list[Finding]:
     """Return results of layers whose padding is not zero; only an explanation asks, since answers drop it."""
-    found, wrong = [], dict.fromkeys(METRICS, math.inf)
+    found = []
+    wrong = dict.fromkeys(METRICS, math.inf)
     for part, index, one in _observed(ranks, oracle, options, prompt):
         padding = part.padding(one)
         if padding is not None and bool((padding != 0).any()):
@@ -301,9 +303,14 @@ class _Part:
         *,
         sparse: bool,
     ) -> None:
-        self.rank, self.groups, self._observed, self._oracle = rank, groups, observed, oracle
-        self._calls, self._prompt = Counter(one.name for one in observed), prompt
-        self._terms, self._sparse = terms, sparse
+        self.rank = rank
+        self.groups = groups
+        self._observed = observed
+        self._oracle = oracle
+        self._calls = Counter(one.name for one in observed)
+        self._prompt = prompt
+        self._terms = terms
+        self._sparse = sparse
 
     def pieces(self, one: Observed) -> tuple[Tensor, Tensor, int]:
         """Return ours and the oracle's, (B, N, D), real rows and features only, and how many pieces of equal width are
@@ -314,21 +321,28 @@ class _Part:
         name, _, lanes = one.name.partition("@")
         if name.endswith(".term"):
             take, n, width = self._term(name.removesuffix(".term"), one)
-            start, limit = 0, width
+            start = 0
+            limit = width
         else:
             whole = self._of(name, one.call, self._calls[one.name])
-            take, n = (lambda rows: whole[:, rows]), whole.shape[1]
+
+            def take(rows: slice) -> Tensor:
+                return whole[:, rows]
+
+            n = whole.shape[1]
             start, limit = map(int, lanes.split(":")) if lanes else (0, whole.shape[-1])
         heads = one.local.shape[1] if one.local.ndim == 4 else 0
         local = one.local.transpose(1, 2).flatten(2) if heads else one.local
         start += self.groups["tp"].index * local.shape[-1] if "tp" in one.cut else 0
         stop = max(start, min(start + local.shape[-1], limit))
-        ours, rows = local[..., : stop - start], self._rows(n, cut="sp" in one.cut)
+        ours = local[..., : stop - start]
+        rows = self._rows(n, cut="sp" in one.cut)
         if "sp" in one.cut or n == ours.shape[1]:
             ours = ours[:, : len(rows)]
         if self._sparse and ours.shape[1] == len(rows):
             every = max(1, ours.numel() // MOST_VALUES)
-            ours, rows = ours[:, ::every], rows[::every]
+            ours = ours[:, ::every]
+            rows = rows[::every]
         theirs = take(slice(rows.start, rows.stop, rows.step))[..., start:stop]
         if ours.shape != theirs.shape:
             return ours, theirs, 1
@@ -368,7 +382,8 @@ class _Part:
         """
         weight = self._oracle[name].weight
         assert weight is not None
-        inputs, cuts = [], []
+        inputs = []
+        cuts = []
         for x in self._observed:
             if x.name.split("@")[0] == f"{name}.in" and x.call == one.call:
                 whole = self._of(f"{name}.in", x.call, self._calls[x.name])
@@ -411,7 +426,8 @@ def _distances(ours: Tensor, theirs: Tensor, pieces: int, least: float) -> list[
     error = ours.to(wide) - b
     smallest = least**2 * (theirs.numel() // pieces)
     if pieces == 1:
-        b, error = b.reshape(-1), error.reshape(-1)
+        b = b.reshape(-1)
+        error = error.reshape(-1)
         return [_ratios(b.dot(b).item(), error.dot(b).item(), error.dot(error).item(), smallest)]
     sizes, along, errors = (
         x.reshape(-1, pieces, x.shape[-1] // pieces).sum((0, 2)).tolist() for x in (b * b, error * b, error * error)
@@ -443,9 +459,11 @@ def _distances_of_pieces(ours_BND: Tensor, theirs_BND: Tensor) -> dict[str, floa
         filled = F.pad(x, (0, -x.shape[2] % lanes, 0, -x.shape[1] % rows))
         return filled.unflatten(2, (-1, lanes)).unflatten(1, (-1, rows)).sum((2, 4))
 
-    a, b = ours_BND.double(), theirs_BND.double()
+    a = ours_BND.double()
+    b = theirs_BND.double()
     size = sums(b.square()).clamp_min(torch.finfo(torch.float64).tiny)
-    gain, rmse = sums((a - b) * b).abs() / size, (sums((a - b).square()) / size).sqrt()
+    gain = sums((a - b) * b).abs() / size
+    rmse = (sums((a - b).square()) / size).sqrt()
     return {"layer_gain": float(gain.max()), "layer_rel_rmse": float(rmse.max())}
 
 

@@ -26,7 +26,8 @@ Range = tuple[int, int]
 SEAM_WIDTH = 2
 """Rows on either side of a border that count as seam: one is the border, two also shows an error of one row's shift."""
 
-LEAST_CONTRAST, FLAT = 32.0, 4.0
+LEAST_CONTRAST = 32.0
+FLAT = 4.0
 """Of 256 levels. A picture of a contrast of 4 in place of another one is off by 5.7, and so by 0.18 of 32."""
 
 _CONSTANT = 1e-6
@@ -123,7 +124,8 @@ def _one_minus_pcc_of_rows(out_GM: Tensor, ref_GM: Tensor) -> list[float]:
     """Return :func:`one_minus_pcc` of every row; of all at a time where none is a special case."""
     centred = [x - x.mean(1, keepdim=True) for x in (out_GM, ref_GM)]
     norms = [x.norm(dim=1, keepdim=True) for x in centred]
-    spread, size = norms[1].flatten(), ref_GM.norm(dim=1)
+    spread = norms[1].flatten()
+    size = ref_GM.norm(dim=1)
     if bool((norms[0].flatten() > 0).all() and (spread > _CONSTANT * size).all() and _is_finite(*norms)):
         a, b = (x / n for x, n in zip(centred, norms, strict=True))
         return (0.5 * (a - b).square().sum(1)).tolist()
@@ -167,7 +169,8 @@ def _gains(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> dict[tu
         return dict.fromkeys(places, math.nan)
     found = {}
     for g, a, b in places:
-        error, part = out[g, a:b] - ref[g, a:b], ref[g, a:b]
+        error = out[g, a:b] - ref[g, a:b]
+        part = ref[g, a:b]
         size = float(part.square().sum())
         found[g, a, b] = abs(float((error * part).sum())) / size if size else _ratio(_rms(error), 0.0)
     return found

@@ -85,7 +85,8 @@ def _around(ops: list[str], change: Callable[[str], Callable[[Any], Any]]) -> It
     with ExitStack() as stack:
         for op in ops:
             for where in OPS[op]:
-                original, owner = resolve_name(where), resolve_name(re.sub(r"[.:]\w+$", "", where))
+                original = resolve_name(where)
+                owner = resolve_name(re.sub(r"[.:]\w+$", "", where))
                 name = original.__name__
                 setattr(owner, name, _then(original, change(op)))
                 stack.callback(setattr, owner, name, original)

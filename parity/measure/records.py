@@ -87,7 +87,8 @@ class Record(Configuration):
     @classmethod
     def of(cls, case: Case, backend: str, seed: int, thresholds: tuple[Threshold, ...] = ()) -> Record:
         """Return the record of a case before it has run."""
-        limits, reasons = {t.metric: t.limit for t in thresholds}, {t.metric: t.reason for t in thresholds}
+        limits = {t.metric: t.limit for t in thresholds}
+        reasons = {t.metric: t.reason for t in thresholds}
         return cls(**case.describe(), backend=backend, seed=seed, thresholds=limits, reasons=reasons)
 
     @property

@@ -79,7 +79,8 @@ def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
                     found["trace_wrong_direction"].append(event)
         elif _of_ring(event) and event["op"] == "sdpa" and event["shapes"][1][2] > chunk:
             found["trace_wrong_chunk"].append(event)
-    of_ring, split = [event for event in trace if _of_ring(event)], layout.prompt_layout == "split"
+    of_ring = [event for event in trace if _of_ring(event)]
+    split = layout.prompt_layout == "split"
     gathered = layout.ring_order == "gather"
     if not gathered and config.ring > 1:
         found["trace_without_overlap"] = without_overlap(trace)
@@ -164,7 +165,8 @@ def traffic(trace: list[Event]) -> Counter[tuple[Any, ...]]:
 
 def traffic_changed(trace: list[Event], clean: list[Event]) -> int:
     """Count events that only one of two runs has."""
-    ours, theirs = traffic(trace), traffic(clean)
+    ours = traffic(trace)
+    theirs = traffic(clean)
     return sum(((ours - theirs) + (theirs - ours)).values())
 
 

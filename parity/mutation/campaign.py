@@ -16,11 +16,17 @@ from parity.mutation.sites import Mutation, drawn
 from parity.mutation.tree import Tree, copied
 from refsim.files.keys import Beside, Key
 
-KILLED, SURVIVED, UNREACHED, EQUIVALENT, UNTOLD = "killed", "survived", "unreached", "equivalent", "untold"
+KILLED = "killed"
+SURVIVED = "survived"
+UNREACHED = "unreached"
+EQUIVALENT = "equivalent"
+UNTOLD = "untold"
 """A case fails; every case passes, or those that there was time for; no case executes it; proved to change nothing;
 something fails that the unchanged program does not survive either: the machine, or an error of this tool."""
 
-BOUND, ERROR, HUNG = "bound", "error", "hung"
+BOUND = "bound"
+ERROR = "error"
+HUNG = "hung"
 """How a mutation is killed: a case judges its answer wrong, it raises an error, or a case that runs it never ends."""
 
 JUDGE = "parity.mutation.judge:run_cases"
@@ -30,7 +36,8 @@ PROCESS_S = 0.5
 """What a case takes besides what it computes."""
 PAIR = 0.1
 """What a pair of words that no case before had is worth, of a word."""
-START_S, SLOWER = 20.0, 10.0
+START_S = 20.0
+SLOWER = 10.0
 """A case that takes this long for its process and so many times its own time hangs."""
 
 
@@ -111,7 +118,8 @@ def run(
         lines: file of the map from lines to cases, see :func:`parity.mutation.measure.measured`.
         progress: called with every recorded case, and with the number and the outcome of every mutation.
     """
-    started, tried = time.monotonic(), []
+    started = time.monotonic()
+    tried = []
     with copied(asked.files) as tree:
         found = measure.measured(asked, tree, lines, progress[0])
         if asked.backend != "cpu":
@@ -135,7 +143,8 @@ def attempt(mutation: Mutation, tree: Tree, found: LineMap, asked: measure.Asked
     unchanged program just now: anything may fail on a machine that is full, and this tool may be wrong.
     """
     source = tree.read(mutation.file)
-    diff, cases = mutation.diff(source), in_turn(found.executing(mutation.file, mutation.runs), mutation.file)
+    diff = mutation.diff(source)
+    cases = in_turn(found.executing(mutation.file, mutation.runs), mutation.file)
     if why := proof(mutation, source):
         return Tried(mutation, diff, EQUIVALENT, reason=why, cases=len(cases))
     if not cases:
@@ -168,7 +177,10 @@ def in_turn(cases: list[Executed], file: str) -> list[Executed]:
     """
     has = {case.case: {*case.case.split("-"), str(case.lines.get(file))} for case in cases}
     pairs = {name: {*combinations(sorted(words), 2)} for name, words in has.items()}
-    seen, together, turns, waiting = set[str](), set[tuple[str, ...]](), list[Executed](), list(cases)
+    seen = set[str]()
+    together = set[tuple[str, ...]]()
+    turns = list[Executed]()
+    waiting = list(cases)
 
     def worth(case: Executed) -> float:
         new = len(has[case.case] - seen) + PAIR * len(pairs[case.case] - together)
@@ -211,7 +223,9 @@ class _Heard:
     """What a child tells of its cases, and what follows from it."""
 
     def __init__(self, cases: list[Executed]) -> None:
-        self._cases, self._verdicts, self._last = cases, list[dict[str, Any]](), time.monotonic()
+        self._cases = cases
+        self._verdicts = list[dict[str, Any]]()
+        self._last = time.monotonic()
 
     def __call__(self, message: dict[str, Any]) -> None:
         self._verdicts.append(message)

@@ -89,14 +89,16 @@ def _main(answers: Connection, reference: str, arguments: dict[str, Any], root: 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     os.setsid()  # the user's Ctrl-C is for the parent, which ends this process
-    ended, files = "", list[str]()
+    ended = ""
+    files = list[str]()
     try:
         _enter(root, folder)
         module, _, name = reference.partition(":")
         getattr(importlib.import_module(module), name)(answers.send, **arguments)
     except BaseException as e:  # whatever it is, the parent is told: it cannot see this process's output
         traceback.print_exc()
-        ended, files = f"{type(e).__name__}: {e}".splitlines()[0], [*_files(e, root)]
+        ended = f"{type(e).__name__}: {e}".splitlines()[0]
+        files = [*_files(e, root)]
     answers.send({"ended": ended, "files": files})
 
 
@@ -115,7 +117,8 @@ def _enter(root: Path, folder: Path) -> None:
     for fd, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
         os.dup2(fd, target)
     os.environ |= {"TMPDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    tempfile.tempdir, sys.dont_write_bytecode = None, True
+    tempfile.tempdir = None
+    sys.dont_write_bytecode = True
     for name in list(sys.modules):
         if name.partition(".")[0] in PACKAGES:
             del sys.modules[name]

@@ -144,7 +144,8 @@ def text(counts: list[Count], found: LineMap) -> str:
 
 def markdown(asked: Asked, counts: list[Count], found: LineMap) -> str:
     """Write coverage.md."""
-    every, cases = total(counts), len(found.cases) - len(found.troubled)
+    every = total(counts)
+    cases = len(found.cases) - len(found.troubled)
     chosen = f", those that match `{asked.expr}`" if asked.expr else ""
     rows = (
         (c.file, c.lines, c.executed, f"{c.percent:.1f}", c.refused, f"{c.percent_of_runs:.1f}", ranges(c.missing))

@@ -116,7 +116,8 @@ def run_cases(tell: child.Hear, **question: Any) -> None:
 
 
 def _run(tell: child.Hear, cases: list[Case], folder: Path, asked: Asked) -> None:
-    backend, seed = asked.backend, asked.seed
+    backend = asked.backend
+    seed = asked.seed
     with make_runner(backend) as runner:
         if (warm_up := getattr(runner, "warm_up", None)) is not None:
             warm_up()  # before the runner has threads

@@ -21,7 +21,8 @@ from refsim.base.errors import UserError
 from refsim.base.jobs import Job
 
 IN_A_JOB = f"{__name__}:in_a_job"
-_FOLDER, _FILES = "REFSIM_RECORD_TO", "REFSIM_RECORD_FILES"
+_FOLDER = "REFSIM_RECORD_TO"
+_FILES = "REFSIM_RECORD_FILES"
 _ROOT = Path(__file__).resolve().parents[2]
 
 Lines = dict[str, set[int]]

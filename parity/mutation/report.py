@@ -35,7 +35,8 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     """Return the 95 % interval of a share after Wilson (1927), which holds near 1, too; (0, 1) without trials."""
     if not trials:
         return 0.0, 1.0
-    share, z2 = successes / trials, _Z * _Z
+    share = successes / trials
+    z2 = _Z * _Z
     middle = (share + z2 / (2 * trials)) / (1 + z2 / trials)
     half = _Z * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials)) / (1 + z2 / trials)
     return max(0.0, middle - half), min(1.0, middle + half)
@@ -147,7 +148,8 @@ def _how(tried: Tried) -> str:
 
 def markdown(campaign: Campaign) -> str:
     """Write reports/mutation.md: score, table by operator and by folder, survivors."""
-    s, asked = summary(campaign), campaign.asked
+    s = summary(campaign)
+    asked = campaign.asked
     lines = [
         "# Mutation testing",
         "",

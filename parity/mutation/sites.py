@@ -118,7 +118,9 @@ class _Walk:
     """Goes through a syntax tree past what is no computation: types, texts, refusals, imports, ``__repr__``."""
 
     def __init__(self, file: str, source: str) -> None:
-        self._file, self._data, self._tree = file, source.encode(), ast.parse(source)
+        self._file = file
+        self._data = source.encode()
+        self._tree = ast.parse(source)
         self._of_document, self._is_of_document = False, figures_in(file, self._tree)
         self._tables: set[int] = set()  # tuples whose order says nothing
         self._offsets = [0]
@@ -139,7 +141,8 @@ class _Walk:
             self._tables.add(id(node.value if isinstance(node, ast.keyword) else node))
         if isinstance(node, ast.Assign) and _is_the_same_for_all(node):
             self._tables |= {id(target) for target in node.targets}
-        before, self._of_document = self._of_document, self._of_document or self._is_of_document(node)
+        before = self._of_document
+        self._of_document = self._of_document or self._is_of_document(node)
         yield from self._inside(node, runs)
         self._of_document = before
 
@@ -178,7 +181,8 @@ class _Walk:
                 yield Mutation(self._file, line, name, before, after, runs, start, end, self._of_document)
 
     def _span(self, node: Any) -> tuple[int, int]:
-        start, end = self._offsets[node.lineno - 1], self._offsets[node.end_lineno - 1]
+        start = self._offsets[node.lineno - 1]
+        end = self._offsets[node.end_lineno - 1]
         return start + node.col_offset, end + node.end_col_offset
 
 

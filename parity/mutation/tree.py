@@ -29,7 +29,8 @@ class Tree:
     @contextmanager
     def changed(self, file: str, source: str) -> Iterator[None]:
         """Let ``file`` hold ``source`` in this block."""
-        path, original = self.root / file, self.read(file)
+        path = self.root / file
+        original = self.read(file)
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             compiled.unlink()  # it may be as old and its source as long as the change, and would be run instead
         path.write_text(source, encoding="utf-8")

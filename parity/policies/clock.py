@@ -42,7 +42,8 @@ class _Run:
     """A program under way."""
 
     def __init__(self, threads: Program, clock: Clock) -> None:
-        self.threads, self.clock = threads, clock
+        self.threads = threads
+        self.clock = clock
         self.flights: dict[Link, list[Flight]] = defaultdict(list)
         self.reads: list[tuple[float, float, int, Op]] = []
         self.lines: list[tuple[float, str]] = []
@@ -86,7 +87,8 @@ class _Run:
 def simulate(threads: Program, stalls: dict[tuple[int, int], float], clock: Clock | None = None) -> Simulated:
     """Run a program on a clock; ``stalls`` holds (thread, index of the operation) -> units it starts late."""
     run = _Run(threads, clock or Clock())
-    now, at = [0.0] * len(threads), [0] * len(threads)
+    now = [0.0] * len(threads)
+    at = [0] * len(threads)
     moved = True
     while moved:
         moved = False
@@ -165,7 +167,8 @@ def critical_lag(
 
     if not goes_wrong(longest):
         return None
-    low, high = 0.0, longest
+    low = 0.0
+    high = longest
     for _ in count():
         if high - low < 1e-3:
             return high

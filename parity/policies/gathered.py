@@ -59,7 +59,8 @@ class _Call:
     def sends(self, stream: Stream, step: int, lane: int) -> Iterator[Op]:
         """Send the pieces of ``step`` on, out of the buffer, or out of the input if they are this rank's own."""
         if stream.passes_on(step):
-            shard, link = stream.shard(step), stream.link(lane, incoming=False)
+            shard = stream.shard(step)
+            link = stream.link(lane, incoming=False)
             for tensor in self.tensors:
                 for piece in stream.slices(step + 1, lane):
                     place = self.place(tensor, shard, piece)
@@ -78,7 +79,8 @@ class _Call:
             if shard is not None:
                 for tensor in self.tensors:
                     for piece in pieces:
-                        place, n = self.place(tensor, shard, piece), len(self.tensors) * self.fabric.slices
+                        place = self.place(tensor, shard, piece)
+                        n = len(self.tensors) * self.fabric.slices
                         yield Op("read", self.layer, step, place, (self.layer, shard), n=n)
 
     def finish(self, link: Link) -> Op:

@@ -166,7 +166,8 @@ class Stream:
 
     def link(self, lane: int, *, incoming: bool) -> Link:
         """Return the link by which the shards come, or on which they go on."""
-        here, lane = self.rank, 2 * lane + (self.direction < 0)
+        here = self.rank
+        lane = 2 * lane + (self.direction < 0)
         if incoming:
             return Link((here - self.direction) % self.ranks, here, lane)
         return Link(here, (here + self.direction) % self.ranks, lane)

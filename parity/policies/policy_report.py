@@ -38,7 +38,9 @@ _EXHAUSTIVE_LAYERS = 3
 _RANKS = (2, 4, 8)
 _RESTS = (0.0, 1.0, 4.0)
 _SEEDS = 300
-_FABRIC_RANKS, _FABRIC_SEEDS, _FABRIC_STATES = 4, 60, 30_000
+_FABRIC_RANKS = 4
+_FABRIC_SEEDS = 60
+_FABRIC_STATES = 30_000
 MARKS = "<!-- refsim schedules policy --markdown -->", "<!-- end -->"
 
 
@@ -137,7 +139,8 @@ def markdown() -> str:
     explored = [explored_row(policy, ranks, tensors) for policy in _OF_RING for ranks, tensors in _EXHAUSTIVE]
     lags = [lag_row(policy, ranks) for policy in ("upstream", "slots") for ranks in _RANKS]
     fabrics = [fabric_row(policy, fabric) for fabric in FABRICS for policy in POLICIES if suits(policy, fabric)]
-    pairs, wrong = "unordered pairs", "wrong of {} seeded schedules"
+    pairs = "unordered pairs"
+    wrong = "wrong of {} seeded schedules"
     tables = (
         as_markdown(sampled, ("policy", "ranks", pairs, wrong.format(_SEEDS), "first seed", "verdict"), "lrrrrl"),
         as_markdown(explored, ("policy", "ring searched", "states", "shortest way to go wrong"), "llrl"),

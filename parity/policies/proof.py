@@ -34,7 +34,9 @@ class _Log:
     """What ``UseLog`` would hold after thread ``at`` has run its operations."""
 
     def __init__(self, threads: Program, used: list[set[Brought]], at: int) -> None:
-        self._threads, self._used, self._at = threads, used, at
+        self._threads = threads
+        self._used = used
+        self._at = at
         self._ops = threads[at].ops
         self._when = {id(op): 10 * (i + 1) for i, op in enumerate(self._ops)}
         self._uses: list[list[Any]] = []
@@ -54,9 +56,11 @@ class _Log:
     def _use(
         self, writes: bool, place: Place | None, op: Op, peer: int | None, channel: str, span: tuple[int, int]
     ) -> None:
-        serial, lo = None, 0
+        serial = None
+        lo = 0
         if place is not None:
-            serial, lo = self._serials.setdefault(place.buffer, len(self._serials)), place.region
+            serial = self._serials.setdefault(place.buffer, len(self._serials))
+            lo = place.region
         where = f"layer {op.layer}"
         self._uses.append([writes, serial, lo, lo + 1, op.kind, op.step, where, peer, channel, *span])
 

@@ -43,7 +43,8 @@ class _States:
                         self._sender.append(at)
                     sends[op.link].append(op)
         self._number = {link: i for i, link in enumerate(sends)}
-        self._links, self._sends = list(sends), list(sends.values())
+        self._links = list(sends)
+        self._sends = list(sends.values())
         self._into = [[i for i, link in enumerate(self._links) if link.to == thread.rank] for thread in threads]
         self._out_of = [[i for i, sender in enumerate(self._sender) if sender == at] for at in range(len(threads))]
         # how far a thread has come in sends, credits and flags after so many halves

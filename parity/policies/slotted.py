@@ -14,7 +14,8 @@ from parity.policies.operations import Fabric, Link, Op, Place, Stream, steps, s
 
 def slotted(policy: str, rank: int, ranks: int, layers: int, tensors: str, fabric: Fabric) -> Iterator[Op]:
     """Yield what a rank does; the local shard lies in the first direction's slots and is sent both ways from there."""
-    passing, lanes = streams(rank, ranks, fabric), range(fabric.links)
+    passing = streams(rank, ranks, fabric)
+    lanes = range(fabric.links)
     sent: Counter[Link] = Counter()
     credits: Counter[Link] = Counter()
     arrived: Counter[Link] = Counter()
@@ -46,7 +47,8 @@ def slotted(policy: str, rank: int, ranks: int, layers: int, tensors: str, fabri
                         for lane in lanes:
                             link = stream.link(lane, incoming=False)
                             sent[link] += 1
-                            out, there = slot(tensor, stream, step, lane), slot(tensor, stream, step + 1, lane)
+                            out = slot(tensor, stream, step, lane)
+                            there = slot(tensor, stream, step + 1, lane)
                             n = sent[link] if policy == "credit" else 0
                             yield Op("send", layer, step, there, (layer, stream.shard(step)), out, n, link)
             for stream in here if step else here[:1]:

@@ -56,7 +56,8 @@ def summary(run: SuiteRun) -> str:
 
 def _nearness(record: Record) -> float:
     """Return the largest metric in units of its limit; counts, whose limit is 0 or 1, are left out."""
-    limits, metrics = record.thresholds.items(), record.metrics
+    limits = record.thresholds.items()
+    metrics = record.metrics
     parts = [metrics[n] / limit for n, limit in limits if isinstance(metrics.get(n), float) and 0 < limit != 1]
     return max(parts, default=0.0)
 

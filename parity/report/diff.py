@@ -106,7 +106,8 @@ def diff(before: dict[str, Any], after: dict[str, Any]) -> Diff:
 
 
 def _rows(a: dict[str, Any], b: dict[str, Any]) -> list[Row]:
-    found, name = [], b["id"]
+    found = []
+    name = b["id"]
     if a["verdict"] != b["verdict"]:
         fell = BETTER_FIRST.index(b["verdict"]) > BETTER_FIRST.index(a["verdict"])
         found.append(Row(name, "verdict", a["verdict"], b["verdict"], None, False, fell))

@@ -132,7 +132,8 @@ def add(folder: Path, path: Path, *, commit: str | None = None, date: str | None
         UserError: no results, of no commit or of several, a date that is none, or a file that is no history.
     """
     found = read_records(folder)
-    runs = found["parity"] = sorted(found.get("parity", []), key=lambda record: str(record.get("run.started")))
+    runs = sorted(found.get("parity", []), key=lambda record: str(record.get("run.started")))
+    found["parity"] = runs
     noted = sorted({record.get("run.commit") or "" for record in runs})
     if commit is None and len(noted) > 1:
         several = ", ".join(name or "none" for name in noted)
@@ -245,7 +246,8 @@ def bisect(entries: Sequence[Entry]) -> list[Turn]:
 
 
 def _turn(entries: Sequence[Entry]) -> Turn | None:
-    since = before = entries[0]
+    since = entries[0]
+    before = since
     if since.record["verdict"] == "failed":
         return Turn(since.name, since.setting, since.commit, since.date, "", "", ["failed"])
     for entry in entries[1:]:

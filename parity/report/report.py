@@ -156,7 +156,8 @@ def _case(r: Record) -> tuple[str, ...]:
 
 def _on_device(case: str, d: dict[str, Any]) -> tuple[Any, ...]:
     fidelities = ", ".join(f"{name} {n}" for name, n in d["fidelities"].items())
-    l1, dram = d["peak_l1"], d["peak_dram"]
+    l1 = d["peak_l1"]
+    dram = d["peak_dram"]
     sizes = (f"{dram['bytes'] / 1048576:.1f}", f"{dram['total'] / 1048576:.0f}")
     return case, d["operations"], d["different"], fidelities, l1["bytes"], l1["op"], *sizes, dram["op"]
 

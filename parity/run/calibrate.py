@@ -55,7 +55,8 @@ def cases() -> list[Case]:
 def calibrate(seeds: int, say: Callable[[str], None] = lambda text: None) -> Floors:
     """Measure the floors over ``seeds`` seeds."""
     floors: dict[str, dict[str, float]] = defaultdict(dict)
-    chosen, measured = cases(), set()
+    chosen = cases()
+    measured = set()
     with CheckpointStore() as store:
         kinds = {name: load(name)(store) for name in KINDS}
         for seed in range(seeds):

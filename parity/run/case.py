@@ -49,7 +49,8 @@ def last_uses(jobs: Sequence[Job]) -> set[int]:
 
 def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
     """Run one case and return its record: configuration, what was measured, and the verdict with its reason."""
-    started, thresholds = time.monotonic(), thresholds_for(case.kind, case.dtype)
+    started = time.monotonic()
+    thresholds = thresholds_for(case.kind, case.dtype)
     before = Record.of(case, backend, seed, thresholds)
     if missing_memory(case):
         launch.end_ranks()  # what lacks may be what those hold that are kept from the cases before

@@ -49,7 +49,8 @@ class CpuRunner(KindRunner[CpuKind]):
             return self._run(case, seed, more)
 
     def _run(self, case: Case, seed: int, more: dict[str, Any]) -> Measured:
-        started, kind = time.monotonic(), self.kind(case)
+        started = time.monotonic()
+        kind = self.kind(case)
         self._last = None
         result = kind.run(case, case.layout, seed, **more)
         self._last = case, seed, result

@@ -85,7 +85,8 @@ def explore(
             reasons = [str(hazard) for hazard in found.hazards]
             outcome.wall_s += found.wall_s
         except RefsimError as e:
-            found, reasons = None, [str(e)]
+            found = None
+            reasons = [str(e)]
         if seed is None:
             plain = found
         else:
@@ -100,7 +101,8 @@ def differences(plain: Result, found: Result) -> list[str]:
     """Say in what two results differ, to the bit, on any rank."""
     differing = []
     for name in sorted(plain.tensors.keys() | found.tensors.keys()):
-        a, b = plain.tensors.get(name), found.tensors.get(name)
+        a = plain.tensors.get(name)
+        b = found.tensors.get(name)
         if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
             differing.append(f"{name} has another shape or dtype than undisturbed")
         elif tensor_digest(a) != tensor_digest(b):

@@ -116,7 +116,9 @@ class _Alone:
     """One case, run with one op scaled."""
 
     def __init__(self, runner: CpuRunner, case: Case, seed: int) -> None:
-        self._runner, self._case, self._seed = runner, case, seed
+        self._runner = runner
+        self._case = case
+        self._seed = seed
         self._bounds = thresholds_for(case.kind, case.dtype)
         self._calls = {rank: self._count(rank) for rank in RANKS}
 
@@ -131,14 +133,17 @@ class _Alone:
         if found is None:
             return Row(self._case.id, self._case.dtype, op, None, None, grid[-1], None, "")
         rank, call, seen = found
-        low, high = -1, len(grid) - bool(seen)  # the grid at ``low`` passes, at ``high`` it fails
+        low = -1
+        high = len(grid) - bool(seen)  # the grid at ``low`` passes, at ``high`` it fails
         while high - low > 1:
             middle = (low + high) // 2
             if failures := self._failures(fault(op, rank, by=grid[middle], call=call)):
-                high, seen = middle, failures
+                high = middle
+                seen = failures
             else:
                 low = middle
-        passes, fails = grid[low] if low >= 0 else 0.0, grid[high] if high < len(grid) else None
+        passes = grid[low] if low >= 0 else 0.0
+        fails = grid[high] if high < len(grid) else None
         return Row(self._case.id, self._case.dtype, op, rank, call, passes, fails, ", ".join(seen))
 
     def _count(self, rank: int) -> dict[str, int]:

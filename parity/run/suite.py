@@ -116,7 +116,8 @@ def _written(
     selected: Selected, out_dir: str | Path | None, progress: Progress | None, run: Callable[[Tell], list[Record]]
 ) -> SuiteRun:
     """Return what ``run`` gives, and what it was run with; write reports into ``out_dir`` unless it is None."""
-    folder, asked = _make_folder(out_dir), selected.asked
+    folder = _make_folder(out_dir)
+    asked = selected.asked
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     own = (asked.suite, asked.expr, asked.backend, asked.seed)
     done = SuiteRun(*own, versions(), machine(), started, part=asked.part, **commit())

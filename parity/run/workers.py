@@ -83,9 +83,11 @@ def _needs_gb(jobs: Sequence[Job], group: list[int]) -> float:
 
 def run(jobs: Sequence[Job], count: int, progress: Progress) -> list[Record]:
     """Run all jobs in ``count`` workers on the CPU backend; their records, in the order of the jobs."""
-    waiting, records = deque(groups(jobs)), dict[int, Record]()
+    waiting = deque(groups(jobs))
+    records = dict[int, Record]()
     with scratch.Folder("workers") as folder, contextlib.ExitStack() as stack:
-        threads, memory_gb = max(1, cores() // count), (available_bytes() or 0) / 2**30
+        threads = max(1, cores() // count)
+        memory_gb = (available_bytes() or 0) / 2**30
         workers = [stack.enter_context(_Worker(number, folder, threads, _oracles(jobs))) for number in range(count)]
         while len(records) < len(jobs):
             for worker in workers:
@@ -93,7 +95,8 @@ def run(jobs: Sequence[Job], count: int, progress: Progress) -> list[Record]:
                     taken = sum(_needs_gb(jobs, other.given) for other in workers)
                     worker.give(jobs, _next(jobs, waiting, memory_gb - taken if taken else math.inf))
             for worker in _ready([worker for worker in workers if worker.given]):
-                index, (case, seed) = worker.given[0], jobs[worker.given[0]]
+                index = worker.given[0]
+                case, seed = jobs[worker.given[0]]
                 record = worker.receive()
                 if record is None and worker.alive:
                     progress(case, None)
@@ -144,13 +147,16 @@ class _Worker:
     """
 
     def __init__(self, number: int, folder: str, threads: int, modules: Sequence[str]) -> None:
-        self.number, self.given, self._folder = number, list[int](), folder
+        self.number = number
+        self.given = list[int]()
+        self._folder = folder
         self._arguments = str(threads), *modules
         self.start()
 
     def start(self) -> None:
         """Start the process, in place of one that died."""
-        self.alive, self._began = True, False
+        self.alive = True
+        self._began = False
         self.control, theirs = socket.socketpair()
         self._process = processes.start(
             "parity.run.worker",

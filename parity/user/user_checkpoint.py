@@ -78,9 +78,11 @@ class CheckAgainst:
 
         What every layer gives is not measured in a large folder, and no metric of parts where there are none.
         """
-        metrics, bounds = record.metrics, record.thresholds
+        metrics = record.metrics
+        bounds = record.thresholds
         known = {name: Bounded(metrics[name], bounds[name]) for name in bounds if metrics.get(name) is not None}
-        missing, why = sorted(bounds.keys() - known.keys()), record.extra.get("explanation")
+        missing = sorted(bounds.keys() - known.keys())
+        why = record.extra.get("explanation")
         return cls(against, record.dtype, record.verdict, record.reason, known, missing, why, steps)
 
     @property
@@ -143,9 +145,12 @@ def judge_model(
 ) -> tuple[Result, CheckAgainst]:
     """Run one forward as :func:`refsim.run` does, and judge what it gave."""
     found = look_at(checked, options.variant)
-    checkpoint, folder = Checkpoint(found), found.path
-    kind, size = spec_of_checkpoint(checkpoint).kind, sum(f.stat().st_size for f in folder.glob("*.safetensors"))
-    tensors, needs_gb = TensorFile(inputs).all(), 0.0
+    checkpoint = Checkpoint(found)
+    folder = found.path
+    kind = spec_of_checkpoint(checkpoint).kind
+    size = sum(f.stat().st_size for f in folder.glob("*.safetensors"))
+    tensors = TensorFile(inputs).all()
+    needs_gb = 0.0
     with scratch.Folder("layers") as around:
         looked_at = options
         if kind == "transformer" and size < _SMALL_BYTES:
@@ -172,7 +177,8 @@ def judge_pipeline(
     folder: Path, request: PipelineRequest, layout: Layout, options: RunOptions, found: Generated
 ) -> CheckAgainst:
     """Judge what a pipeline gave, step by step."""
-    name, class_name = str(folder), read_index(folder)["_class_name"]
+    name = str(folder)
+    class_name = read_index(folder)["_class_name"]
     register_pipeline(name, PipelineSpec(class_name, {}, {}, ("", {}), request))
     case = Case(folder.name, "pipeline", name, layout, ModelShape(), options.dtype)
     try:

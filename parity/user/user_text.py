@@ -182,7 +182,8 @@ def margin_error(text: Decoded, margins: Sequence[float], *, drafted: bool) -> f
     """
     groups = [(text.prefill_margin, 1)] if drafted else []
     groups += [(step.margin, step.accepted) for step in text.steps]
-    errors, start = [0.0], 0
+    errors = [0.0]
+    start = 0
     for margin, count in groups:
         theirs = margins[start : start + count]
         if len(theirs) == count and not any(map(math.isnan, theirs)):

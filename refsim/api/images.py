@@ -159,7 +159,8 @@ def generate_images(
         raise UserError(
             "--check starts a run of its own, which torchrun's ranks cannot; leave out torchrun or --check."
         )
-    pipeline, root = find_pipeline(folder), folder.root
+    pipeline = find_pipeline(folder)
+    root = folder.root
     _check_request(pipeline, root, request, options)
     pipeline.check(root, Device(options))
     ranks = launch.ranks_here(options)

@@ -52,7 +52,8 @@ def check_attention_tensors(tensors: dict[str, Tensor], storage: torch.dtype) ->
     if joint and len(joint) < 3:
         raise UserError(f"a prompt needs joint_q, joint_k and joint_v, not only {' and '.join(joint)}.")
     for name in joint:
-        shape, like = tensors[name].shape, tensors["joint_q"].shape
+        shape = tensors[name].shape
+        like = tensors["joint_q"].shape
         if shape != like or (shape[0], shape[1], shape[3]) != (q.shape[0], q.shape[1], q.shape[3]):
             wanted = f"({q.shape[0]}, {q.shape[1]}, tokens, {q.shape[3]})"
             raise UserError(f"{name} {tuple(shape)} must be {wanted}, the same for joint_q, joint_k and joint_v.")

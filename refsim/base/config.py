@@ -51,7 +51,9 @@ class DiTParallelConfig:
     ulysses_parallel: ParallelFactor
 
     def __post_init__(self) -> None:
-        ring, ulysses, sp = self.ring, self.ulysses, self.sp
+        ring = self.ring
+        ulysses = self.ulysses
+        sp = self.sp
         if self.cfg > 2:
             raise UserError(f"cfg is 1 or 2 (the negative and the positive prompt), not {self.cfg}.")
         if ring * ulysses != sp:
@@ -59,7 +61,8 @@ class DiTParallelConfig:
                 f"ring {ring} x ulysses {ulysses} = {ring * ulysses} must equal the attention group sp{sp}; "
                 f"{_options([(r, sp // r) for r in range(1, sp + 1) if sp % r == 0])} would work."
             )
-        tp_axis, sp_axis = self.tensor_parallel.mesh_axis, self.sequence_parallel.mesh_axis
+        tp_axis = self.tensor_parallel.mesh_axis
+        sp_axis = self.sequence_parallel.mesh_axis
         if self.tp > 1 and sp > 1 and tp_axis == sp_axis:
             raise UserError(
                 f"sp{sp} and tp{self.tp} cannot share mesh axis {tp_axis}; give them different axes, "
@@ -148,7 +151,8 @@ def parse_parallel(
 
 def _place(mesh: MeshSpec, factors: dict[str, int], axes: dict[str, int], attention: str) -> DiTParallelConfig:
     """Fill in the attention group, choose the mesh axes by the axis rule, or say in one sentence why none fits."""
-    cfg, tp = factors.get("cfg", 1), factors.get("tp", 1)
+    cfg = factors.get("cfg", 1)
+    tp = factors.get("tp", 1)
     sp, ring, ulysses = _attention_group(factors, attention)
     if ring * ulysses == sp:
         found = _fit(mesh, cfg, sp, tp, ring, ulysses, axes)
@@ -159,7 +163,8 @@ def _place(mesh: MeshSpec, factors: dict[str, int], axes: dict[str, int], attent
 
 def _attention_group(factors: dict[str, int], attention: str) -> tuple[int, int, int]:
     """Return (sp, ring, ulysses), omitted ones filled in; ring and ulysses are 0 where usp leaves both open."""
-    ring, ulysses = factors.get("ring", 0), factors.get("ulysses", 0)  # a factor given is 1 or more
+    ring = factors.get("ring", 0)
+    ulysses = factors.get("ulysses", 0)  # a factor given is 1 or more
     sp = factors.get("sp") or (ring or 1) * (ulysses or 1)
     if not ring and not ulysses:
         ring, ulysses = {"ring": (sp, 1), "ulysses": (1, sp), "usp": (0, 0)}[attention]
@@ -186,7 +191,8 @@ def _fit(
         return all(sizes[name] == 1 or axes.get(name, axis) == axis for name, axis in chosen.items())
 
     for sp_axis, cfg_axis in itertools.product((0, 1), (1, 0)):
-        tp_axis, sub = 1 - sp_axis, _submesh(mesh, cfg, cfg_axis)
+        tp_axis = 1 - sp_axis
+        sub = _submesh(mesh, cfg, cfg_axis)
         wanted = allowed(cfg=cfg_axis, sp=sp_axis, tp=tp_axis, ring=sp_axis, ulysses=sp_axis)
         if wanted and sub is not None and (sub[sp_axis], sub[tp_axis]) == (sp, tp):
             return DiTParallelConfig(
@@ -197,7 +203,8 @@ def _fit(
                 ParallelFactor(ulysses, sp_axis),
             )
     for ring_axis, cfg_axis in itertools.product((0, 1), (1, 0)):
-        ulysses_axis, sub = 1 - ring_axis, _submesh(mesh, cfg, cfg_axis)
+        ulysses_axis = 1 - ring_axis
+        sub = _submesh(mesh, cfg, cfg_axis)
         wanted = allowed(cfg=cfg_axis, sp=(0, 1), ring=ring_axis, ulysses=ulysses_axis)
         if tp > 1 or min(ring, ulysses) == 1 or not wanted or sub is None:
             continue

@@ -61,7 +61,8 @@ class CommError(RefsimError):
 
     def __init__(self, message: str, *, peer: int, timed_out: bool = False) -> None:
         super().__init__(message)
-        self.peer, self.timed_out = peer, timed_out
+        self.peer = peer
+        self.timed_out = timed_out
 
 
 class DivergedError(RefsimError):
@@ -91,7 +92,8 @@ class RankFailure(RefsimError):
         reported: bool = False,
     ) -> None:
         super().__init__(message)
-        self.rank, self.reported = rank, reported
+        self.rank = rank
+        self.reported = reported
         self.traceback = traceback
         self.last_events = last_events or {}
 

@@ -37,7 +37,8 @@ def refuse_unreadable(path: str | Path, what: str) -> None:
 
 def check_descriptors(ranks: int = 0) -> None:
     """Raise ``UserError`` if this process may not open enough files at a time for itself and so many ranks."""
-    allowed, needed = resource.getrlimit(resource.RLIMIT_NOFILE)[0], _OWN_DESCRIPTORS + 3 * ranks
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = _OWN_DESCRIPTORS + 3 * ranks
     if allowed != resource.RLIM_INFINITY and allowed < needed:
         of = f" of {ranks} ranks" if ranks else ""
         raise UserError(

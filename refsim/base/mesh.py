@@ -86,7 +86,8 @@ class MeshSpec:
         return f"{self.name} ({self.shape[0]}x{self.shape[1]})"
 
 
-_WH, _BH = "wormhole_b0", "blackhole"
+_WH = "wormhole_b0"
+_BH = "blackhole"
 
 MESHES: dict[str, MeshSpec] = {
     m.name: m

@@ -145,7 +145,8 @@ class RunOptions:
             ("transport", TRANSPORTS),
         ):
             if getattr(self, name) not in allowed:
-                flag, known = f"--{name.replace('_', '-')}", ", ".join(allowed)
+                flag = f"--{name.replace('_', '-')}"
+                known = ", ".join(allowed)
                 raise UserError(f"{flag} '{getattr(self, name)}' does not exist; choose one of {known}.")
         if not (self.variant is None or isinstance(self.variant, str)):
             raise UserError(f"variant is {self.variant!r}; it must be a text, such as fp16.")

@@ -126,7 +126,8 @@ def short(value: Any) -> str:
 
 def words(kind: Any) -> str:
     """Return what an annotation allows in words: ``a list of 3, each a whole number above 0``."""
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if origin is Annotated:
         given = [word for word in arguments[1:] if isinstance(word, str)]
         return given[0] if given else words(arguments[0])
@@ -150,5 +151,9 @@ def _literal(value: Any) -> str:
 
 
 _short = reprlib.Repr()
-_short.maxstring = _short.maxother = _short.maxlong = 60
-_short.maxlist = _short.maxtuple = _short.maxdict = 8
+_short.maxstring = 60
+_short.maxother = 60
+_short.maxlong = 60
+_short.maxlist = 8
+_short.maxtuple = 8
+_short.maxdict = 8

@@ -38,7 +38,8 @@ class Folder:
             atexit.unregister(remove_all)
             atexit.register(remove_all)
         new = Path(tempfile.mkdtemp(prefix=f"{_NEW}{PREFIX}{kind}-"))
-        self._owner, self._lock = os.getpid(), os.open(new, os.O_RDONLY)
+        self._owner = os.getpid()
+        self._lock = os.open(new, os.O_RDONLY)
         with contextlib.suppress(OSError):  # no locks on this file system: then nobody finds it free either
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.name = str(new.rename(new.with_name(new.name.removeprefix(_NEW))))

@@ -41,8 +41,10 @@ def main(argv: list[str] | None = None) -> NoReturn:
     with scratch.Folder("torchrun") as folder:
         if one_host:
             args.standalone = False
-            args.rdzv_backend, args.rdzv_conf = "c10d", "store_type=file"
-            args.rdzv_endpoint, args.local_addr = os.path.join(folder, "rendezvous"), _LOOPBACK
+            args.rdzv_backend = "c10d"
+            args.rdzv_conf = "store_type=file"
+            args.rdzv_endpoint = os.path.join(folder, "rendezvous")
+            args.local_addr = _LOOPBACK
             # so that rank 0 opens the store, see refsim.runtime.ranks.torchrun; the agent would on every interface
             os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         try:

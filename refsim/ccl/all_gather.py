@@ -33,7 +33,8 @@ def all_gather(
     Returns:
         x.shape with ``dim`` n times as long, or ``out``. Same as ``torch.distributed.all_gather`` followed by ``cat``.
     """
-    n, i = group.size, group.index
+    n = group.size
+    i = group.index
     if n == 1:
         return x
     stage = torch.empty((n, *x.shape), dtype=x.dtype) if out is None else out

@@ -31,7 +31,8 @@ def all_to_all(
     Raises:
         UserError: ``split_dim`` does not divide by the group size.
     """
-    n, i = group.size, group.index
+    n = group.size
+    i = group.index
     if n == 1:
         return x
     if x.shape[split_dim] % n:
@@ -47,9 +48,11 @@ def all_to_all(
     with call, device.buffers.transient("all_to_all.arrived", *foreign):
         for d in range(1, n):
             if group.topology is Topology.RING:
-                to, source = [(i + d) % n], [(i - d) % n]
+                to = [(i + d) % n]
+                source = [(i - d) % n]
             else:
-                to = source = [j for j in (i + d, i - d) if 0 <= j < n]
+                to = [j for j in (i + d, i - d) if 0 <= j < n]
+                source = to
             exchange(
                 device,
                 group,

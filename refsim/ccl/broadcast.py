@@ -26,7 +26,8 @@ def broadcast(device: Device, x: Tensor, group: Group, *, root: int, chunk_bytes
     Bytes sent: the root ``B`` per arm, every member in the middle of an arm ``B``, a member at its end nothing;
     over the whole group ``(n-1) * B``.
     """
-    n, i = group.size, group.index
+    n = group.size
+    i = group.index
     if n == 1:
         return x
     ring = group.topology is Topology.RING
@@ -35,12 +36,15 @@ def broadcast(device: Device, x: Tensor, group: Group, *, root: int, chunk_bytes
     reach_left = n - 1 - reach_right
     value = x.contiguous() if i == root else torch.empty_like(x, memory_format=torch.contiguous_format)
     if i == root:
-        source, to = root, [(i + 1) % n] * (reach_right > 0) + [(i - 1) % n] * (reach_left > 0)
+        source = root
+        to = [(i + 1) % n] * (reach_right > 0) + [(i - 1) % n] * (reach_left > 0)
     elif 0 < right <= reach_right:
-        source, to = (i - 1) % n, [(i + 1) % n] * (right < reach_right)
+        source = (i - 1) % n
+        to = [(i + 1) % n] * (right < reach_right)
     else:
         left = n - right if ring else -right
-        source, to = (i + 1) % n, [(i - 1) % n] * (left < reach_left)
+        source = (i + 1) % n
+        to = [(i - 1) % n] * (left < reach_left)
     arrived = device.buffers.transient("broadcast.value", value) if i != root else nullcontext()
     with device.collective("broadcast", group, x, root=root), arrived:
         chunks = split_chunks(value, chunk_bytes)

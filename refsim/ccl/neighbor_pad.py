@@ -23,11 +23,15 @@ def neighbor_pad(
 
     Source: TTNN's ``neighbor_pad_async`` with padding mode zeros.
     """
-    n, i, size = group.size, group.index, x.shape[dim]
+    n = group.size
+    i = group.index
+    size = x.shape[dim]
     if not 1 <= by <= size:
         raise ValueError(f"neighbor_pad cannot give {by} of {size} rows to a neighbour; it gives 1 to all of them")
-    first, last = x.narrow(dim, 0, by).contiguous(), x.narrow(dim, size - by, by).contiguous()
-    before, after = torch.empty_like(first), torch.empty_like(last)
+    first = x.narrow(dim, 0, by).contiguous()
+    last = x.narrow(dim, size - by, by).contiguous()
+    before = torch.empty_like(first)
+    after = torch.empty_like(last)
     sends = [(first, i - 1)] * (i > 0) + [(last, i + 1)] * (i + 1 < n)
     recvs = [(before, i - 1)] * (i > 0) + [(after, i + 1)] * (i + 1 < n)
     arrived = device.buffers.transient("neighbor_pad.arrived", before, after)

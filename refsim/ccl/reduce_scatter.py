@@ -29,7 +29,8 @@ def reduce_scatter(device: Device, x: Tensor, group: Group, *, dim: int, chunk_b
     Raises:
         UserError: ``dim`` does not divide by the group size.
     """
-    n, i = group.size, group.index
+    n = group.size
+    i = group.index
     if n == 1:
         return x
     if x.shape[dim] % n:
@@ -62,7 +63,8 @@ def _line(device: Device, x: list[Tensor], group: Group, i: int, n: int, chunk_b
     from_left: Tensor | None = None
     from_right: Tensor | None = None
     for s in range(n - 1):
-        sends, recvs = [], []
+        sends = []
+        recvs = []
         if s >= i:  # never of the last member: s < n - 1
             own = x[n - 1 - s + i]
             sends.append((own if from_left is None else from_left + own, i + 1))
@@ -77,7 +79,8 @@ def _line(device: Device, x: list[Tensor], group: Group, i: int, n: int, chunk_b
         with device.buffers.transient("reduce_scatter.arrived", *arrived):
             exchange(device, group, s, sends=sends, recvs=recvs, chunk_bytes=chunk_bytes)
             with device.reading("add", *arrived, step=s):
-                from_left, from_right = next_left, next_right
+                from_left = next_left
+                from_right = next_right
     total = x[i]
     if from_left is not None:
         total = total + from_left

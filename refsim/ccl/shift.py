@@ -22,7 +22,8 @@ def shift(device: Device, x: Tensor, group: Group, *, by: int = 1, chunk_bytes: 
     Raises:
         UserError: the group is a Line of more than two, which has no link from the last member to the first.
     """
-    n, i = group.size, group.index
+    n = group.size
+    i = group.index
     if n == 1:
         return x
     if group.topology is not Topology.RING and n > 2:

@@ -125,7 +125,8 @@ def _leave(code: int) -> NoReturn:
 
 def _stopped(code: int) -> int:
     """Give the exit code of Ctrl-C, which Typer turns into an exit code without a word, whichever signal it was."""
-    code, signals.reported = signals.code or code, True
+    code = signals.code or code
+    signals.reported = True
     return _report(f"{NAMES[code]}.", code)
 
 

@@ -21,12 +21,16 @@ class StepProgress:
     """
 
     def __init__(self, text: str, *, then: str = "", quiet: bool) -> None:
-        self._text, self._then, self._quiet = text, then, quiet
+        self._text = text
+        self._then = then
+        self._quiet = quiet
         self._bar: Any = None  # rich's, imported only where there is a terminal
-        self._last, self._begun = (0, 0), 0.0
+        self._last = (0, 0)
+        self._begun = 0.0
 
     def __enter__(self) -> StepProgress:
-        self._last, self._begun = (0, 0), time.monotonic()
+        self._last = (0, 0)
+        self._begun = time.monotonic()
         if not self._quiet and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import (

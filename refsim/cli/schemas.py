@@ -15,7 +15,8 @@ from refsim.base.jobs import named
 from refsim.files.keys import Document, Key, described, keys
 from refsim.files.tables import as_markdown
 
-_COMMANDS, _TIMING = "refsim.cli.commands.", "refsim.timing.report."
+_COMMANDS = "refsim.cli.commands."
+_TIMING = "refsim.timing.report."
 RESULTS = {
     "meshes": f"{_COMMANDS}meshes:Meshes",
     "run": f"{_COMMANDS}run:Forward | {_COMMANDS}run:ForwardInTtnn | {_COMMANDS}pipeline:Pictures",
@@ -104,7 +105,8 @@ def modelled(hint: Any, *, there: bool = False) -> Any:
         return model(named(name)) | None if none else model(named(name))
     if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
         return model(hint)
-    origin, parts = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    parts = get_args(hint)
     if origin is Annotated:
         forms = (note.form for note in parts[1:] if isinstance(note, Key) and note.form)
         return modelled(next(forms, parts[0]), there=there)
@@ -171,7 +173,8 @@ def _type(schema: Schema) -> str:
         return " or ".join(map(_type, schema["anyOf"]))
     if "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema["enum"])
-    kind, inner = schema.get("type", "any value"), schema.get("additionalProperties")
+    kind = schema.get("type", "any value")
+    inner = schema.get("additionalProperties")
     if kind == "array":
         members = dict.fromkeys(map(_type, schema.get("prefixItems") or [schema.get("items", {})]))
         return f"list of {' and '.join(members)}"

@@ -38,7 +38,9 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self.code, self.working, self.reported = 0, False, False
+        self.code = 0
+        self.working = False
+        self.reported = False
 
     def install(self) -> None:
         """Listen, but to what the parent wants ignored (nohup, background jobs); torchrun ends its ranks itself."""
@@ -55,7 +57,8 @@ class Signals:
                 signal.signal(number, signal.SIG_IGN)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        first, self.code = not self.code, self.code or CODES[signal.Signals(number)]
+        first = not self.code
+        self.code = self.code or CODES[signal.Signals(number)]
         if first and self.working and not _importing(frame):
             raise KeyboardInterrupt
         self._leave_at_once()

@@ -49,11 +49,16 @@ class Checkpoint:
     ) -> None:
         self.config: dict[str, Any]
         if isinstance(folder, Found):
-            self.folder, self.config, self._weights = folder.path, folder.config, folder.weights
+            self.folder = folder.path
+            self.config = folder.config
+            self._weights = folder.weights
         else:
-            self.folder, self._weights = Path(folder), ""
+            self.folder = Path(folder)
+            self._weights = ""
             self.config = read_config(self.folder)
-        self._variant, self._part, self._lora = variant, part, lora
+        self._variant = variant
+        self._part = part
+        self._lora = lora
         self._files: dict[str, TensorFile] = {}
 
     @property
@@ -130,7 +135,10 @@ class Weights:
     def __init__(
         self, checkpoint: Checkpoint, dtype: torch.dtype, *, meta: bool = False, replica: tuple[int, int] = (0, 1)
     ) -> None:
-        self.checkpoint, self._dtype, self._meta, self._replica = checkpoint, dtype, meta, replica
+        self.checkpoint = checkpoint
+        self._dtype = dtype
+        self._meta = meta
+        self._replica = replica
         self._taken = _Taken()
 
     @property
@@ -170,7 +178,8 @@ class Weights:
         if name not in self.checkpoint.names:
             raise UserError(f"checkpoint '{self.checkpoint.folder}' lacks '{name}', which its config asks for.")
         file = self.checkpoint.file(name)
-        found, dtype = file.shape(name), file.dtype(name)
+        found = file.shape(name)
+        dtype = file.dtype(name)
         if found != shape:
             raise UserError(f"'{name}' in checkpoint '{self.checkpoint.folder}' has shape {found}, not {shape}.")
         if dtype not in _DTYPES.values():
@@ -200,8 +209,10 @@ class Weights:
         The parts of all replicas are the whole slice: part i ends where part i + 1 begins. What an earlier job has
         found finite is not looked at again, unless the slice has ``changed`` on its way here from the file.
         """
-        (number, count), rows = self._replica, len(tensor)
-        first, last = rows * number // count, rows * (number + 1) // count
+        number, count = self._replica
+        rows = len(tensor)
+        first = rows * number // count
+        last = rows * (number + 1) // count
         looked_at = name, self._dtype, first, last, *ranges
         if not changed and looked_at in file.finite:
             return

@@ -72,7 +72,8 @@ def file_of(folder: Path, file: str) -> Path:
     if Path(file).name == file:
         refuse_unreadable(path, "the checkpoint's file")
     try:
-        whole, real = folder.resolve(), path.resolve()
+        whole = folder.resolve()
+        real = path.resolve()
         inside = Path(file).name == file and (real.is_relative_to(whole) or _is_blob(whole, real))
     except (OSError, ValueError, RuntimeError):  # no name of a file, or links in a circle
         inside = False

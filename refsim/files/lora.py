@@ -142,7 +142,8 @@ def _joined(
         if len(keys) < 2:
             raise UserError(f"LoRA '{path}' holds '{next(iter(keys.values()))}' without its other half.")
         down, up = (file.shape(keys[half]) for half in ("down", "up"))
-        shape, rank = weights[name], down[0] if down else 0
+        shape = weights[name]
+        rank = down[0] if down else 0
         if down[1:] != shape[1:] or up[:2] != (shape[0], rank) or math.prod(up) != shape[0] * rank or not rank:
             raise UserError(f"LoRA '{path}' changes '{name}' of shape {shape} by {up} times {down}, which do not fit.")
         if wrong := {file.dtype(key) for key in keys.values()} - set(_DTYPES):

@@ -46,7 +46,9 @@ class RenamedFile(TensorFile):
     """A file's tensors under other names."""
 
     def __init__(self, file: TensorFile, pieces: dict[str, Piece]) -> None:
-        self._file, self._pieces, self.metadata = file, pieces, file.metadata
+        self._file = file
+        self._pieces = pieces
+        self.metadata = file.metadata
         self.finite = set()
 
     @property
@@ -62,7 +64,8 @@ class RenamedFile(TensorFile):
         return self._file.dtype(self._pieces[name].name)
 
     def __getitem__(self, name: str) -> Tensor:
-        piece, rows = self._pieces[name], self.shape(name)[0]
+        piece = self._pieces[name]
+        rows = self.shape(name)[0]
         whole = self._file[piece.name]
         if piece.swapped:
             return torch.cat(whole.chunk(2)[::-1])
@@ -73,7 +76,9 @@ class SingleFile(Checkpoint):
     """A checkpoint that is one file of another layout."""
 
     def __init__(self, found: Found, lora: tuple[str, ...] = ()) -> None:
-        self.folder, self.config, self._lora = found.path, found.config, lora
+        self.folder = found.path
+        self.config = found.config
+        self._lora = lora
         file, layout = found.opened
         self._renamed = RenamedFile(file, layout.pieces)
 

@@ -101,8 +101,10 @@ class TensorFile:
     def __init__(self, path: str | Path, *, again: bool = False) -> None:
         try:
             header = _kept(path) if again else _Header.of(path)
-            self.metadata, self.finite = header.metadata, header.finite
-            self._tensors, self._data_at = header.tensors, header.data_at
+            self.metadata = header.metadata
+            self.finite = header.finite
+            self._tensors = header.tensors
+            self._data_at = header.data_at
             self._bytes = torch.from_file(str(path), shared=False, size=header.size, dtype=torch.uint8).numpy()
         except (SafetensorError, RuntimeError) as e:  # torch's, of mapping
             raise ValueError(str(e)) from e

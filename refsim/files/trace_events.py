@@ -65,7 +65,8 @@ class TraceEvents:
 
     def arrow(self, name: str, source: tuple[Place, float], target: tuple[Place, float]) -> None:
         """Draw an arrow from the span that begins at ``source`` to the one that ends at ``target``."""
-        (first, start), (second, end) = source, target
+        first, start = source
+        second, end = target
         start = _us(start)
         self._arrows += 1
         self._event("s", name, first, ts=start, id=self._arrows, cat="transfer")

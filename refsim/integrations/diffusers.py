@@ -123,7 +123,8 @@ def _parsed(parallel: str, mesh: MeshSpec) -> DiTParallelConfig:
 
 def _works(mesh: MeshSpec) -> list[str]:
     """Return the factors that are accepted on a mesh."""
-    size, found = mesh.num_devices, []
+    size = mesh.num_devices
+    found = []
     both = [f"ulysses{u}_ring{size // u}" for u in range(2, size) if size % u == 0]
     for text in (f"ring{size}", f"ulysses{size}", *both):
         with contextlib.suppress(UserError):
@@ -136,7 +137,8 @@ class _Sharded:
     """The hooks of one transformer."""
 
     def __init__(self, transformer: Any, device: Device) -> None:
-        self._device, self._parts = device, _parts(transformer)
+        self._device = device
+        self._parts = _parts(transformer)
         self._cut: TokenShards | None = None
         blocks = getattr(transformer, self._parts.blocks)
         blocks[0].register_forward_pre_hook(self._enter, with_kwargs=True)
@@ -178,7 +180,8 @@ class _Sharded:
         """Map (cos, sin) of all tokens to those of this rank's; padded rows are zero and no keys."""
         if tables is None or self._parts.rotary is None:
             return tables
-        index, dim = self._device.groups["sp"].index, self._parts.rotary[1]
+        index = self._device.groups["sp"].index
+        dim = self._parts.rotary[1]
         return tuple(self._tokens.cut(table, index, dim=dim) for table in tables)
 
     @property
@@ -215,15 +218,18 @@ class _Sharded:
             or scale not in (None, query.shape[-1] ** -0.5)
         ):
             raise UserError("refsim.parallelize runs attention without mask, dropout or a scale of its own.")
-        n, rows = self._tokens.local_n, query.shape[2]
-        text, first = rows - n, self._parts.prompt_first
+        n = self._tokens.local_n
+        rows = query.shape[2]
+        text = rows - n
+        first = self._parts.prompt_first
         at = (slice(text, None), slice(0, text)) if first else (slice(0, n), slice(n, None))
 
         def part(span: slice, placements: dict[str, Placement]) -> QKV:
             return tuple(MeshTensor(x[:, :, span], placements) for x in (query, key, value))  # type: ignore[return-value]
 
         # the image's tokens are cut, the prompt is whole on every rank
-        image, prompt = part(at[0], shards(self._device.groups, sp=2)), part(at[1], {})
+        image = part(at[0], shards(self._device.groups, sp=2))
+        prompt = part(at[1], {})
         out, prompt_out, _ = joint_attention(self._device, image, prompt if text else None, tokens=self._tokens)
         if prompt_out is None:
             return out.local
@@ -235,7 +241,8 @@ class _MeshAttention(TorchFunctionMode):
 
     def __init__(self, attend: Callable[..., Tensor]) -> None:
         super().__init__()
-        self._attend, self.calls = attend, 0
+        self._attend = attend
+        self.calls = 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -250,7 +257,8 @@ class _Processor:
     """diffusers' processor of an attention, with the mesh's softmax(q k) v inside."""
 
     def __init__(self, original: Callable[..., Any], sharded: _Sharded) -> None:
-        self._original, self._sharded = original, sharded
+        self._original = original
+        self._sharded = sharded
         # diffusers reads the signature of this attribute and drops keywords that are not in it (the rotary tables)
         self.__call__ = original.__call__  # type: ignore[method-assign, operator]
 

@@ -41,7 +41,8 @@ class StreamQKV:
         names: tuple[str, str, str] = ("to_q", "to_k", "to_v"),
         norms: tuple[str, str] | None = ("norm_q", "norm_k"),
     ) -> None:
-        self._device, self._name = device, prefix
+        self._device = device
+        self._name = prefix
         self._qkv = ColParallelQKV(weights, device, tuple(f"{prefix}.{n}" for n in names), sizes)
         norm = {"features": sizes.head_dim, "eps": _EPS}
         self._norms = [RMSNorm(weights, device, f"{prefix}.{n}", **norm) for n in norms or ()]
@@ -78,10 +79,12 @@ class JointAttention:
         prompt_out: bool,
         qk_norm: bool,
     ) -> None:
-        self._device, self._name = device, prefix
+        self._device = device
+        self._name = prefix
         at = (weights, device, prefix, sizes)
         self._spatial = StreamQKV(*at, norms=("norm_q", "norm_k") if qk_norm else None)
-        self._prompt = self._prompt_out = None
+        self._prompt = None
+        self._prompt_out = None
         if prompt:
             norms = ("norm_added_q", "norm_added_k") if qk_norm else None
             self._prompt = StreamQKV(*at, names=("add_q_proj", "add_k_proj", "add_v_proj"), norms=norms)
@@ -106,7 +109,8 @@ class JointAttention:
             prompt_tokens: how the prompt is cut over sp, None if it is replicated.
             rotary, prompt_rotary: what turns the queries and keys of each stream, if anything does.
         """
-        qkv, prompt_qkv = self._spatial(spatial, rotary), None
+        qkv = self._spatial(spatial, rotary)
+        prompt_qkv = None
         if self._prompt is not None and prompt is not None:
             q, k, v = self._prompt(prompt, prompt_rotary)
             prompt_qkv = (q if self._prompt_out is not None else q.with_local(q.local[:, :, :0]), k, v)

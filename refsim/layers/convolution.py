@@ -61,7 +61,10 @@ class Conv2d:
         gathers: bool = False,
         cuts: bool = False,
     ) -> None:
-        self._device, self._name, self._kernel, self._gathers = device, name, kernel, gathers
+        self._device = device
+        self._name = name
+        self._kernel = kernel
+        self._gathers = gathers
         mine = shard_range(out_channels, device.groups["tp"]) if cuts else None
         self.weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel, kernel), mine)
         self.bias = weights.take(f"{name}.bias", (out_channels,), mine)
@@ -95,7 +98,9 @@ class CausalConv3d:
         kernel: tuple[int, int] = (3, 3),
         before: Literal["zeros", "first"] = "zeros",
     ) -> None:
-        self._device, self._name, self._before = device, name, before
+        self._device = device
+        self._name = name
+        self._before = before
         self._time, self._space = kernel
         self.weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel[0], kernel[1], kernel[1]))
         self.bias = weights.take(f"{name}.bias", (out_channels,))

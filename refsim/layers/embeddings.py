@@ -43,7 +43,8 @@ class TimeTextEmbedding:
     TIME_FEATURES = 256
 
     def __init__(self, weights: Weights, name: str, *, features: int, pooled_features: int) -> None:
-        time, text = f"{name}.timestep_embedder", f"{name}.text_embedder"
+        time = f"{name}.timestep_embedder"
+        text = f"{name}.text_embedder"
         self._time = TwoLinears(weights, time, in_features=self.TIME_FEATURES, features=features)
         self._text = TwoLinears(weights, text, in_features=pooled_features, features=features)
 
@@ -72,8 +73,12 @@ class PatchEmbed:
         features: int,
         table_size: int,
     ) -> None:
-        self._device, self._weights, self._name = device, weights.alone(), name
-        self._patch, self._features, self.table_size = patch, features, table_size
+        self._device = device
+        self._weights = weights.alone()
+        self._name = name
+        self._patch = patch
+        self._features = features
+        self.table_size = table_size
         self._proj = ColParallelLinear(
             weights, device, f"{name}.proj", in_features=(in_channels, patch, patch), out_features=features
         )
@@ -81,10 +86,12 @@ class PatchEmbed:
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the patches (rows, columns) of a latent; ``UserError`` if it does not fit the patch or the table."""
-        p, s = self._patch, self.table_size
+        p = self._patch
+        s = self.table_size
         if height % p or width % p:
             raise UserError(f"a latent of {height}x{width} does not divide into {p}x{p} patches; pad or crop it.")
-        rows, columns = height // p, width // p
+        rows = height // p
+        columns = width // p
         if max(rows, columns) > s:
             raise UserError(
                 f"a latent of {height}x{width} needs a positional table of {max(rows, columns)} but the checkpoint "
@@ -111,8 +118,10 @@ class PatchEmbed:
     def position(self, rows: int, columns: int, span: tuple[int, int]) -> Tensor:
         """Return the positional rows (tokens of ``span``, local D)."""
         s = self.table_size
-        top, left = (s - rows) // 2, (s - columns) // 2
-        spans, (start, stop) = [], span
+        top = (s - rows) // 2
+        left = (s - columns) // 2
+        spans = []
+        start, stop = span
         while start < stop:
             row, column = divmod(start, columns)
             length = min(columns - column, stop - start)
@@ -136,7 +145,9 @@ class TokenEmbedding:
     """
 
     def __init__(self, weights: Weights, name: str, *, vocab_size: int, features: int) -> None:
-        self._weights, self._name, self._shape = weights.alone(), f"{name}.weight", (vocab_size, features)
+        self._weights = weights.alone()
+        self._name = f"{name}.weight"
+        self._shape = (vocab_size, features)
         self._rows: dict[int, Tensor] = {0: self._read(0)}  # also declares the table as used
 
     def __call__(self, ids_BN: Tensor) -> Tensor:

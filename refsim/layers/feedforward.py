@@ -14,7 +14,8 @@ class ParallelFeedForward:
     """D -> F -> D with tanh GELU. Input tp=Replicate (gathered), output tp=Shard(-1)."""
 
     def __init__(self, weights: Weights, device: Device, name: str, *, features: int, hidden: int) -> None:
-        self._device, self._name = device, name
+        self._device = device
+        self._name = name
         wide = {"in_features": features, "out_features": hidden, "gathered_input": True}
         self._in = ColParallelLinear(weights, device, f"{name}.net.0.proj", **wide)
         self._out = RowParallelLinear(weights, device, f"{name}.net.2", in_features=hidden, out_features=features)

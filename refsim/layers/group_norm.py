@@ -30,7 +30,9 @@ class GroupNorm:
         self, weights: Weights, device: Device, name: str, *, channels: int, groups: int, cut: bool = False
     ) -> None:
         tp = device.groups["tp"]
-        self._device, self._name, self._groups = device, name, groups // tp.size if cut else groups
+        self._device = device
+        self._name = name
+        self._groups = groups // tp.size if cut else groups
         mine = shard_range(channels, tp) if cut else None
         self._weight, self._bias = (weights.take(f"{name}.{n}", (channels,), mine) for n in ("weight", "bias"))
 

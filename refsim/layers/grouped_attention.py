@@ -48,8 +48,11 @@ def grouped_attention(
     """
     heads = Shard(1) if query_BHNE.placement("tp") == Shard(1) else Replicate()
     require("grouped_attention's", (query_BHNE, key_BGSE, value_BGSE), sp=Replicate(), tp=heads)
-    q_BHNE, k_BGSE, v_BGSE = query_BHNE.local, key_BGSE.local, value_BGSE.local
-    rows, keys = q_BHNE.shape[2], k_BGSE.shape[2]
+    q_BHNE = query_BHNE.local
+    k_BGSE = key_BGSE.local
+    v_BGSE = value_BGSE.local
+    rows = q_BHNE.shape[2]
+    keys = k_BGSE.shape[2]
     mask = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows) if causal else None
     with device.compute("sdpa", q_BHNE, k_BGSE, v_BGSE):
         # torch's CPU kernel needs the features of a head side by side in memory

@@ -53,7 +53,8 @@ class ColParallelLinear:
         gathered_input: bool = False,
         bias: bool = True,
     ) -> None:
-        self._device, self._name = device, name
+        self._device = device
+        self._name = name
         tp = device.groups["tp"]
         rows = shard_range(padded_features(out_features, tp.size), tp)
         sizes = (in_features,) if isinstance(in_features, int) else in_features
@@ -88,7 +89,8 @@ class RowParallelLinear:
         in_padded: int | None = None,
         bias: bool = True,
     ) -> None:
-        self._device, self._name = device, name
+        self._device = device
+        self._name = name
         tp = device.groups["tp"]
         padded = padded_features(out_features, tp.size)
         lanes = shard_range(in_padded or padded_features(in_features, tp.size), tp)
@@ -135,7 +137,9 @@ class ColParallelQKV:
     def __init__(
         self, weights: Weights, device: Device, names: tuple[str, ...], sizes: AttentionSizes, *, bias: bool = True
     ) -> None:
-        self._device, self._names, self._head_dim = device, names, sizes.head_dim
+        self._device = device
+        self._names = names
+        self._head_dim = sizes.head_dim
         self._name = "+".join([names[0], *(name.rpartition(".")[2] for name in names[1:])])
         tp = device.groups["tp"]
         rows = shard_range(sizes.padded(tp), tp)
@@ -161,7 +165,8 @@ class RowParallelHeads:
     def __init__(
         self, weights: Weights, device: Device, name: str, sizes: AttentionSizes, *, bias: bool = True
     ) -> None:
-        self._device, self._name = device, name
+        self._device = device
+        self._name = name
         padded = sizes.padded(device.groups["tp"])
         self._linear = RowParallelLinear(
             weights, device, name, in_features=sizes.inner, out_features=sizes.features, in_padded=padded, bias=bias

@@ -35,7 +35,9 @@ class Modulation:
         chunks: int,
         in_features: int | None = None,
     ) -> None:
-        self._device, self._name, self._features = device, name, features
+        self._device = device
+        self._name = name
+        self._features = features
         tp = device.groups["tp"]
         self._split = tp.size > 1
         start, stop = shard_range(padded_features(features, tp.size), tp)
@@ -81,7 +83,8 @@ class ModulatedOutput:
     """
 
     def __init__(self, weights: Weights, device: Device, *, features: int, out_features: int, eps: float) -> None:
-        self._device, self._norm = device, LayerNorm(device, features=features, eps=eps)
+        self._device = device
+        self._norm = LayerNorm(device, features=features, eps=eps)
         self._mod = Linear(weights, "norm_out.linear", in_features=features, out_features=2 * features)
         self._proj = Linear(weights, "proj_out", in_features=features, out_features=out_features)
 

@@ -33,7 +33,9 @@ class RMSNorm:
 
     def __init__(self, weights: Weights, device: Device, name: str, *, features: int, eps: float) -> None:
         self.weight = weights.take(f"{name}.weight", (features,))
-        self._device, self._name, self._eps = device, name, eps
+        self._device = device
+        self._name = name
+        self._eps = eps
 
     def of_heads(self, x_BHNE: MeshTensor) -> MeshTensor:
         """Norm every head of (B, local heads, N, E); the result is observed under the norm's name."""
@@ -63,7 +65,10 @@ class DistributedRMSNorm:
     def __init__(
         self, weights: Weights, device: Device, name: str, *, num_heads: int, head_dim: int, eps: float
     ) -> None:
-        self._device, self._name, self._features, self._eps = device, name, num_heads * head_dim, eps
+        self._device = device
+        self._name = name
+        self._features = num_heads * head_dim
+        self._eps = eps
         tp = device.groups["tp"]
         lanes = shard_range(padded_heads(num_heads, tp.size) * head_dim, tp)
         self.weight_H1E = weights.take(f"{name}.weight", (self._features,), lanes).view(-1, 1, head_dim)
@@ -92,7 +97,9 @@ class LayerNorm:
     """
 
     def __init__(self, device: Device, *, features: int, eps: float, affine: Affine | None = None) -> None:
-        self._device, self._features, self._eps = device, features, eps
+        self._device = device
+        self._features = features
+        self._eps = eps
         self._affine: tuple[Tensor, ...] = ()
         if affine is not None:
             weights, name = affine
@@ -123,9 +130,13 @@ class DistributedLayerNorm:
     def __init__(
         self, device: Device, *, features: int, eps: float, affine: Affine | None = None, name: str = ""
     ) -> None:
-        self._device, self._features, self._eps = device, features, eps
+        self._device = device
+        self._features = features
+        self._eps = eps
         tp = device.groups["tp"]
-        self._name, self._weight, self._bias = name, None, None
+        self._name = name
+        self._weight = None
+        self._bias = None
         if affine is not None:
             weights, of = affine
             self._name = name or of
@@ -156,7 +167,8 @@ class DistributedLayerNorm:
             mean = real.mean(-1, keepdim=True)
             m2 = (real - mean).square().sum(-1, keepdim=True)
         else:
-            mean = m2 = torch.zeros(*real.shape[:-1], 1)
+            mean = torch.zeros(*real.shape[:-1], 1)
+            m2 = mean
         stats = all_gather(self._device, torch.cat([mean, m2], -1), tp, dim=-1)
         mean, m2 = self._merge(stats)
         y = (real - mean) * torch.rsqrt(m2 / self._features + self._eps)
@@ -166,7 +178,8 @@ class DistributedLayerNorm:
     def _merge(self, stats: Tensor) -> tuple[Tensor, Tensor]:
         """Return (mean, M2) over all members from theirs, (..., 2 * tp)."""
         count = 0
-        mean = m2 = torch.zeros_like(stats[..., :1])
+        mean = torch.zeros_like(stats[..., :1])
+        m2 = mean
         for n, part in zip(self._counts, stats.split(2, -1), strict=True):
             mean_d, m2_d = part.split(1, -1)
             total = count + n

@@ -38,7 +38,8 @@ class PagePool:
     """
 
     def __init__(self, layers: int, pages: int) -> None:
-        self.pages, self._layers = pages, layers
+        self.pages = pages
+        self._layers = layers
         # Neighbours of a user are no neighbours in the pool, so that a table nobody asks shows.
         self._free = [*range(0, pages, 2), *range(1, pages, 2)][::-1]
         self._piles: dict[int, tuple[Tensor, Tensor]] = {}
@@ -77,7 +78,9 @@ class PagedKVCache(KVCache):
 
     def __init__(self, pool: PagePool, layer: int, table: list[int]) -> None:
         super().__init__()
-        self._pool, self._layer, self._table = pool, layer, table
+        self._pool = pool
+        self._layer = layer
+        self._table = table
 
     def append(self, key_BHNE: MeshTensor, value_BHNE: MeshTensor) -> tuple[MeshTensor, MeshTensor]:
         """Write rows into their pages; returns all rows in order, laid out as the new ones."""

@@ -30,7 +30,8 @@ class ResidualBlock:
     def __init__(
         self, name: str, in_channels: int, out_channels: int, *, norm: Make, conv: Make, shortcut: Make
     ) -> None:
-        self._norm1, self._norm2 = norm(f"{name}.norm1", in_channels), norm(f"{name}.norm2", out_channels)
+        self._norm1 = norm(f"{name}.norm1", in_channels)
+        self._norm2 = norm(f"{name}.norm2", out_channels)
         self._conv1 = conv(f"{name}.conv1", in_channels, out_channels)
         self._conv2 = conv(f"{name}.conv2", out_channels, out_channels)
         self._shortcut = None
@@ -56,9 +57,11 @@ def stages_up(
         up: ``up(name, channels, index)`` makes what enlarges the result of a stage.
         halves: it leaves half as many channels.
     """
-    stages, arriving = [], widths[0]
+    stages = []
+    arriving = widths[0]
     for index, channels in enumerate(widths):
-        name, sizes = f"decoder.up_blocks.{index}", [arriving, *[channels] * blocks]
+        name = f"decoder.up_blocks.{index}"
+        sizes = [arriving, *[channels] * blocks]
         resnets = [block(f"{name}.resnets.{j}", *pair) for j, pair in enumerate(pairwise(sizes))]
         last = index == len(widths) - 1
         stages.append((resnets, None if last else up(f"{name}.upsamplers.0", channels, index)))

@@ -101,7 +101,9 @@ class _Stream:
     """One stream's part of a double block; ``drops``: nothing of it is needed after its keys and values."""
 
     def __init__(self, weights: Weights, device: Device, name: str, o: Outline, *, prompt: bool, drops: bool) -> None:
-        self._device, self._o, self.drops = device, o, drops
+        self._device = device
+        self._o = o
+        self.drops = drops
         features, hidden = (o.prompt_features, o.prompt_hidden) if prompt else (o.features, o.hidden)
         sizes = AttentionSizes(features, o.num_attention_heads, o.attention_head_dim)
         self._norm = DistributedLayerNorm(device, features=features, eps=_EPS)
@@ -159,18 +161,22 @@ class _Single:
     """A single block; both streams go through it with the same weights."""
 
     def __init__(self, weights: Weights, device: Device, o: Outline, index: int) -> None:
-        self._device, tp, name = device, device.groups["tp"], f"single_blocks.{index}"
+        self._device = device
+        tp = device.groups["tp"]
+        name = f"single_blocks.{index}"
         sizes = AttentionSizes(o.features, o.num_attention_heads, o.attention_head_dim)
         self._norm = DistributedLayerNorm(device, features=o.features, eps=_EPS)
         self._mod = None if o.shared else _modulation(weights, device, name, o, o.features, 3)
         outs = [(o.features, sizes.padded(tp))] * 3 + [(o.hidden, padded_features(o.hidden, tp.size))] * (1 + o.gated)
         self._in = _Fused(weights, device, f"{name}.in", o.features, outs)
-        self._turn, self._head_dim = _Turn(weights, device, name, o), o.attention_head_dim
+        self._turn = _Turn(weights, device, name, o)
+        self._head_dim = o.attention_head_dim
         self._down = AttentionAndMLPOut(weights, device, f"{name}.down", o)
 
     def __call__(self, spatial: MeshTensor, prompt: MeshTensor, around: _Around) -> tuple[MeshTensor, MeshTensor]:
         shift, scale, gate = self._mod(around.time_BD) if self._mod else around.shared[2]
-        attending, hidden = [], []
+        attending = []
+        hidden = []
         for x, rotary in ((spatial, around.rotary), (prompt, around.prompt_rotary)):
             parts = self._in(_gathered(self._device, self._norm(x), shift, scale))
             q, k, v = (split_heads(part, self._head_dim) for part in parts[:3])
@@ -198,7 +204,8 @@ class _Fused:
     """
 
     def __init__(self, weights: Weights, device: Device, name: str, features: int, outs: list[tuple[int, int]]) -> None:
-        self._device, tp = device, device.groups["tp"]
+        self._device = device
+        tp = device.groups["tp"]
         lanes = (0, padded_features(features, tp.size))
         rows = [shard_range(padded, tp) for _, padded in outs]
         shapes = [(out, features) for out, _ in outs]
@@ -261,7 +268,8 @@ class OutlinedTransformer:
     """Image tokens, prompt and time step in, image tokens out; for :mod:`refsim.timing.read.reading` alone."""
 
     def __init__(self, weights: Weights, device: Device, o: Outline) -> None:
-        self._device, self._o = device, o
+        self._device = device
+        self._o = o
         self._time = [
             Linear(weights, f"time.{i}", in_features=a, out_features=b) for i, (a, b) in enumerate(pairwise(o.time))
         ]

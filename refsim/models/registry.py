@@ -162,7 +162,8 @@ def latent(model: Published, size: str | None) -> tuple[str, tuple[int, ...]]:
 
 def _of_pixels(model: Published, frames: int | None, height: int | None, width: int | None) -> tuple[int, ...]:
     """Return the latent of a picture or of a video, whose frames are the published ones where none are given."""
-    spec, (temporal, spatial) = spec_of(model), _ratios(model)
+    spec = spec_of(model)
+    temporal, spatial = _ratios(model)
     step = spatial * (_PATCH if spec.kind == "transformer" else 1)
     if not (height and width) or height % step or width % step:
         raise UserError(f"--height and --width are multiples of {step} for {model.name}, not {height} and {width}.")

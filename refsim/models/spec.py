@@ -247,7 +247,8 @@ class ModelSpec:
             fields: of :class:`ModelSpec`; one that is given counts. Published models without a configuration have
                 that of their name in ``published.json`` of the folder.
         """
-        code, counterpart = f"refsim.models.{name}", f"tt_impl.models.{name}"
+        code = f"refsim.models.{name}"
+        counterpart = f"tt_impl.models.{name}"
         own = "." not in model
         found: dict[str, Any] = {"model": f"{code}.{model}" if own else model, "config": f"{code}.config:{config}"}
         if own:

@@ -43,7 +43,8 @@ def matmul(in0: Tensor, in1: Tensor, phases: int, wide: bool, start: Tensor | No
 def _narrow(in0: Tensor, in1: Tensor, phases: int, start: Tensor | None) -> Tensor:
     """Round a destination of 16 bits after every dot of 16."""
     missing = -in0.shape[1] % (2 * _STEP)
-    in0, in1 = torch.nn.functional.pad(in0, (0, missing)), torch.nn.functional.pad(in1, (0, 0, 0, missing))
+    in0 = torch.nn.functional.pad(in0, (0, missing))
+    in1 = torch.nn.functional.pad(in1, (0, 0, 0, missing))
     pairs = slices(in0, in1)
     if importlib.util.find_spec("numba") is None:
         return _narrow_in_torch(pairs[:phases], started(start, in0.shape[0], in1.shape[1]))
@@ -100,9 +101,11 @@ def _products_in(precision: str) -> Iterator[None]:
 def slices(in0: Tensor, in1: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Return the operands of the four phases: float32 values of (high or low part of in0, high or low part of in1)."""
     in0 = truncate(in0, 10)
-    b_high, a_high = truncate(in0, 6), truncate(in1, 4)
+    b_high = truncate(in0, 6)
+    a_high = truncate(in1, 4)
     # the last of the 11 bits of a TF32 value in SrcA is seen by no phase
-    b_low, a_low = in0 - b_high, truncate(in1, 9) - a_high
+    b_low = in0 - b_high
+    a_low = truncate(in1, 9) - a_high
     return [(b_high, a_high), (b_high, a_low), (b_low, a_high), (b_low, a_low)]
 
 
@@ -169,7 +172,8 @@ def _sampled(in0: Tensor, in1: Tensor) -> tuple[float, float]:
     count = max(32, _SAMPLES // in0.shape[1])
     generator = torch.Generator().manual_seed(0)
     row, column = (torch.randint(size, (count,), generator=generator) for size in (in0.shape[0], in1.shape[1]))
-    b, a = in0[row], in1[:, column].T
+    b = in0[row]
+    a = in1[:, column].T
     exponents = [torch.where(x == 0, -300, torch.frexp(x).exponent - 1) for x in (b, a)]
     largest = sum(exponents).unflatten(1, (-1, _GROUP)).amax(dim=2, keepdim=True)
     unit = torch.ldexp(torch.ones_like(largest, dtype=torch.float32), largest.clamp(min=-110) - 10)

@@ -23,9 +23,14 @@ NOTHING = -4096
 """Exponent of a zero: below every other one; the sum and the difference of two are within 16 bits."""
 ROWS = 16
 """Rows that use 32 x 64 values of in1 while they are in the first cache."""
-_I16, _I32, _U64 = np.int16, np.int32, np.uint64
-_ZERO, _ONE = np.int32(0), np.int32(1)
-_SIGN, _INFINITE, _EXPONENT = np.int32(-0x80000000), np.int32(0x7F800000), np.int32(23)
+_I16 = np.int16
+_I32 = np.int32
+_U64 = np.uint64
+_ZERO = np.int32(0)
+_ONE = np.int32(1)
+_SIGN = np.int32(-0x80000000)
+_INFINITE = np.int32(0x7F800000)
+_EXPONENT = np.int32(23)
 
 
 @numba.njit(inline="always")
@@ -179,7 +184,8 @@ def dots(b_exp, b, a_exp, a, start, phases, wide, wormhole):
                     _aligned(b_exp, row, a_exp, panel, _U64(tile + 8 * group), _U64(group), top, by)
                 for phase in range(phases):
                     below = 127 + 5 * (phase & 1) + 7 * (phase >> 1)
-                    b_part, a_part = b[phase >> 1], a[phase & 1]
+                    b_part = b[phase >> 1]
+                    a_part = a[phase & 1]
                     for group in range(0, 4, 2):
                         for side in range(group, group + 2):
                             _summed(b_part, row, a_part, panel, _U64(tile + 8 * side), _U64(side), by, sums)

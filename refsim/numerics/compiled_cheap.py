@@ -8,7 +8,8 @@ import numpy as np
 from refsim.numerics.compiled import COLUMNS, ROWS
 from refsim.numerics.lanes import add, bits_of_float, both, float_of_bits, sub
 
-_I32, _U64 = np.int32, np.uint64
+_I32 = np.int32
+_U64 = np.uint64
 _INFINITE = np.int32(0x7F800000)
 
 
@@ -60,7 +61,8 @@ def cheap_dots(b, a, start, phases):
             for index in range(first, last):
                 for phase in range(phases):
                     for k in range(tile, tile + 32, 16):
-                        b_part, a_part = b[phase >> 1], a[phase & 1]
+                        b_part = b[phase >> 1]
+                        a_part = a[phase & 1]
                         _added(b_part, _U64(index), a_part, panel, _U64(k), held, _U64(index - first))
         out[first:last, columns] = held
     return out

@@ -11,7 +11,9 @@ from refsim.numerics.lanes import bits_of_float, float_of_bits
 @numba.njit
 def _multiply_add(x: int, y: int, z: int, wormhole: bool) -> int:
     """Bits of x y + z of finite float32 bits, as int64 each."""
-    x_exp, y_exp, z_exp = x >> 23 & 255, y >> 23 & 255, z >> 23 & 255
+    x_exp = x >> 23 & 255
+    y_exp = y >> 23 & 255
+    z_exp = z >> 23 & 255
     x_man = (x & 0x7FFFFF | 0x800000) if x_exp else 0
     y_man = (y & 0x7FFFFF | 0x800000) if y_exp else 0
     z_man = (z & 0x7FFFFF | 0x800000) << 3 if z_exp else 0

@@ -73,7 +73,8 @@ def _fast(operation: str, a: Tensor, b: Tensor, phases: int, fp32_dest_acc_en: b
         for x, y in slices(b, a)[:phases]:
             held = held + x * y if fp32_dest_acc_en else add_to_bf16(held, x * y)
         return held
-    a, b = truncate(a, 10), truncate(b, 10)
+    a = truncate(a, 10)
+    b = truncate(b, 10)
     unit = torch.ldexp(torch.ones_like(a), torch.maximum(torch.frexp(a).exponent, torch.frexp(b).exponent) - 11)
     a, b = (unit * x.sign() * torch.floor(x.abs() / unit + 0.5) for x in (a, b))
     held = a - b if operation == "sub" else a + b

@@ -67,7 +67,8 @@ class Stream:
 
     def shard(self, step: int) -> int | None:
         """Return the shard this member holds at ``step``, None once the stream has run dry."""
-        n, shard = self.group.size, self.group.index - self.direction * step
+        n = self.group.size
+        shard = self.group.index - self.direction * step
         if self.group.topology is Topology.RING:
             return shard % n if step < n else None
         return shard if 0 <= shard < n else None
@@ -103,7 +104,9 @@ class KVShards(ABC):
     """
 
     def __init__(self, device: Device, group: Group, k_BHNE: Tensor, v_BHNE: Tensor, valid: KeyRanges) -> None:
-        self.device, self.group, self.valid = device, group, valid
+        self.device = device
+        self.group = group
+        self.valid = valid
         self.layout = BlockLayout(k_BHNE.shape, device.options.chunk_sizes[1])
         self.streams = streams(group)
         self._local = (k_BHNE, v_BHNE)
@@ -236,7 +239,8 @@ class KVRing(KVShards):
     def _receives(self, stream: Stream, step: int) -> list[list[Callable[[], None]]]:
         """Return what posts the receives of the shard of ``step``, one lane each for K and V."""
         lanes = []
-        semaphores = self._arriving[stream.name, step] = []
+        semaphores = []
+        self._arriving[stream.name, step] = semaphores
         for channel, slot in enumerate(self.slot(stream, step)):
             semaphore = Semaphore(
                 slot.id,

@@ -62,7 +62,8 @@ def ring_attention(device: Device, qkv: QKV, rear: QKV | None = None, *, valid: 
     if rear is not None:
         require("ring_attention's rear", rear, **shards(device.groups, tp=1, ulysses=1), ring=Replicate())
         q = torch.cat([q, rear[0].local], 2)
-    group, state = device.groups["ring"], OnlineSoftmax(device, q)
+    group = device.groups["ring"]
+    state = OnlineSoftmax(device, q)
     with device.collective("ring_attention", group, *((k, v) if group.size > 1 else ())):
         with kv_source(device, k, v, valid) as kv:
             for step in kv.steps():

@@ -37,7 +37,8 @@ class OnlineSoftmax:
     """
 
     def __init__(self, device: Device, q_BHNE: Tensor) -> None:
-        self.device, self._dtype = device, q_BHNE.dtype
+        self.device = device
+        self._dtype = q_BHNE.dtype
         self._q_chunk_size = device.options.chunk_sizes[0]
         sharp = device.options.math == "reference"
         self._block = _by_products if device.options.math == "gemm" else _fused
@@ -71,14 +72,16 @@ class OnlineSoftmax:
 
     def _attend(self, k_BHNE: Tensor, v_BHNE: Tensor, *, step: int, buffer: str) -> None:
         with self.device.compute("sdpa", self._q, k_BHNE, v_BHNE, step=step, buffer=buffer):
-            k, v = _packed(k_BHNE, self._q.dtype), _packed(v_BHNE, self._q.dtype)
+            k = _packed(k_BHNE, self._q.dtype)
+            v = _packed(v_BHNE, self._q.dtype)
             for start in range(0, self._q.shape[2], self._q_chunk_size):
                 rows = slice(start, start + self._q_chunk_size)
                 out, lse = self._block(self._q[:, :, rows], k, v)
                 if self._started:
                     merge(self._out[:, :, rows], self._lse[:, :, rows], out.float(), lse.float())
                 else:
-                    self._out[:, :, rows], self._lse[:, :, rows] = out, lse
+                    self._out[:, :, rows] = out
+                    self._lse[:, :, rows] = lse
         self._started = True
 
     def result(self) -> tuple[Tensor, Tensor]:

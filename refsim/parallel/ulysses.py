@@ -34,7 +34,8 @@ from refsim.parallel.sequence import Range
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
-_HEADS, _ROWS = 1, 2
+_HEADS = 1
+_ROWS = 2
 
 
 @contextmanager
@@ -44,7 +45,8 @@ def ulysses(device: Device, heads: int) -> Iterator[Exchange]:
     Raises:
         UserError: the heads do not divide by the group size and ``device.options.pad_heads`` is off.
     """
-    group, exchange = device.groups["ulysses"], Exchange(device, heads)
+    group = device.groups["ulysses"]
+    exchange = Exchange(device, heads)
     if group.size == 1:
         yield exchange
     else:
@@ -59,7 +61,9 @@ class Exchange:
     """
 
     def __init__(self, device: Device, heads: int) -> None:
-        self.device, self.group, self.heads = device, device.groups["ulysses"], heads
+        self.device = device
+        self.group = device.groups["ulysses"]
+        self.heads = heads
         if exchanged_heads(heads, self.group.size) != heads and not device.options.pad_heads:
             raise UserError(cannot_split_heads(heads, self.group.size))
 

@@ -58,13 +58,18 @@ def joint_attention(
         PlacementError: a tensor is laid out differently.
         UserError: Ulysses cannot split the heads.
     """
-    heads, rows = shards(device.groups, tp=1), shards(device.groups, sp=2)
+    heads = shards(device.groups, tp=1)
+    rows = shards(device.groups, sp=2)
     require("joint_attention's", spatial, **heads, **rows)
     if prompt is not None:
         require("joint_attention's prompt", prompt, **heads, **(rows if prompt_tokens else {"sp": Replicate()}))
-    qkv, valid, rear = spatial, tokens.valid, prompt
+    qkv = spatial
+    valid = tokens.valid
+    rear = prompt
     if prompt is not None and prompt_tokens is not None:
-        qkv, valid, rear = _one_stream(spatial, prompt), _both(tokens, prompt_tokens), None
+        qkv = _one_stream(spatial, prompt)
+        valid = _both(tokens, prompt_tokens)
+        rear = None
 
     with ulysses(device, qkv[0].shape[1]) as exchange:
         outs, lses = ring_attention(
@@ -76,7 +81,8 @@ def joint_attention(
         outs = exchange.to_streams(outs)
         lses = exchange.to_streams(lses) if with_lse else None
     if prompt is not None and prompt_tokens is not None:
-        outs, lses = _two_streams(outs, spatial, prompt), lses and _two_streams(lses, spatial, prompt)
+        outs = _two_streams(outs, spatial, prompt)
+        lses = lses and _two_streams(lses, spatial, prompt)
     return *outs, lses
 
 
@@ -91,7 +97,8 @@ def _one_stream(spatial: QKV, prompt: QKV) -> QKV:
 
 def _two_streams(answers: Answers, spatial: QKV, prompt: QKV) -> Answers:
     """Take apart the answers that ``_one_stream`` has made one; a silent prompt gets no rows."""
-    (rows, _), n = answers, spatial[0].shape[2]
+    rows, _ = answers
+    n = spatial[0].shape[2]
     both = rows.local[:, :, : n + prompt[0].shape[2]]
     return rows.with_local(both[:, :, :n]), rows.with_local(both[:, :, n:])
 

@@ -25,7 +25,8 @@ def program(device: Device, *, inputs: str, logical_n: int) -> tuple[dict[str, A
     ``joint_v`` (B, H, L, E). Rows from ``logical_n`` on are handed in as they are, as padding.
     """
     split_prompt = device.options.prompt_layout == "split"
-    tp, sp = device.groups["tp"], device.groups["sp"]
+    tp = device.groups["tp"]
+    sp = device.groups["sp"]
     file = TensorFile(inputs)
     _, heads, n, _ = file.shape("q")
     lanes = shard_range(padded_heads(heads, tp.size), tp)

@@ -28,13 +28,16 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
     model's blocks take besides. Returns ``spatial`` and, unless the block drops it, ``prompt`` after the block, whole.
     """
     folder = Checkpoint(checkpoint, device.options.variant)
-    spec, storage, given = spec_of_checkpoint(folder), device.options.storage, TensorFile(inputs).all()
+    spec = spec_of_checkpoint(folder)
+    storage = device.options.storage
+    given = TensorFile(inputs).all()
     if spec.block is None:
         raise UserError(f"{folder.class_name} has no blocks that run by themselves; run the whole model.")
     config = folder.as_config(spec.config_class)
     block = resolve(spec.block)(Weights(folder, storage), device, config, index, given)
     streams = {name: given[name].to(storage) for name in ("spatial", "prompt", "time")}
-    tp, sp = device.groups["tp"], device.groups["sp"]
+    tp = device.groups["tp"]
+    sp = device.groups["sp"]
     tokens = TokenShards.of(streams["spatial"].shape[1], sp.size)
     prompt_tokens = TokenShards.of_prompt(streams["prompt"].shape[1], sp.size)
     split = device.options.splits_prompt

@@ -46,8 +46,10 @@ def program(
         ``decoder_input``, what the decoder was given of the last; seconds per stage, the expert of every step and the
         frames' digest.
     """
-    root, asked = Path(folder), PipelineRequest(**request)
-    pipeline, clock = find_pipeline(root), _Clock()
+    root = Path(folder)
+    asked = PipelineRequest(**request)
+    pipeline = find_pipeline(root)
+    clock = _Clock()
     samples = slice(*batch_range(device, pipeline.batch(asked)))
     run = Run(device, root, asked, TensorFile(inputs).all(), samples)
     conditions = pipeline.encode(run)
@@ -63,7 +65,8 @@ def program(
 
 def denoise(pipeline: Pipeline, run: Run, conditions: dict[str, Tensor]) -> tuple[list[Tensor], list[str]]:
     """Return the latents after every step, whole on every device, in fp32, and the name of the expert that ran it."""
-    device, experts = run.device, pipeline.experts(run.root)
+    device = run.device
+    experts = pipeline.experts(run.root)
     scales = dict(zip((name for name, _ in experts), run.request.guidance_scales, strict=False))
     batch = conditions["encoder_hidden_states"].shape[0]
     scheduler = pipeline.schedule(run)
@@ -104,4 +107,5 @@ class _Clock:
 
     def lap(self, name: str) -> None:
         now = time.monotonic()
-        self.laps[name], self._last = now - self._last, now
+        self.laps[name] = now - self._last
+        self._last = now

@@ -41,7 +41,8 @@ class HostScheduler:
     """
 
     def __init__(self, device: Device, load: Callable[[], Schedule]) -> None:
-        self._device, self._schedule = device, None
+        self._device = device
+        self._schedule = None
         count = torch.empty(2, dtype=torch.int64)
         if device.rank == 0:
             device.loading("the scheduler")

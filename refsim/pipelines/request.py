@@ -74,7 +74,8 @@ class PipelineRequest:
 
     def size(self, height: int, width: int, multiples: tuple[int, int]) -> tuple[int, int]:
         """Return (height, width) in pixels, those given where none was asked for."""
-        height, width = self.height or height, self.width or width
+        height = self.height or height
+        width = self.width or width
         if height % multiples[0] or width % multiples[1]:
             pixels = f"{multiples[0]}x{multiples[1]}"
             raise UserError(f"a picture of {height}x{width} does not divide into {pixels} pixels; choose multiples.")

@@ -87,7 +87,9 @@ class DFlashDrafter:
     """DFlash with the target's embedding and head, and a cache that keeps one of ``CACHES``."""
 
     def __init__(self, model: DFlashDraftModel, target: Qwen3MoeForCausalLM, cache: str = "context") -> None:
-        self._model, self._target, self._keeps = model, target, cache
+        self._model = model
+        self._target = target
+        self._keeps = cache
         self._cache = model.new_cache()
         self._whole: list[Tensor] = []
 
@@ -99,7 +101,8 @@ class DFlashDrafter:
         config = self._model.config
         if self._keeps == "none":
             self._whole.append(kept_1CF)
-            kept_1CF, self._cache = torch.cat(self._whole, 1), self._model.new_cache()
+            kept_1CF = torch.cat(self._whole, 1)
+            self._cache = self._model.new_cache()
         elif self._keeps == "noise" and self.rows:
             crop(self._cache, start)  # the rejected proposals go, the accepted stay
             kept_1CF = kept_1CF[:, :0]
@@ -132,7 +135,8 @@ def speculate(
     hidden = target.hidden(prompt_1P, cache, keep)
     token, margin = target.argmax(hidden.last[:, -1:])
     found = Decoded([int(token)], prefill_margin=float(margin))
-    start, kept = prompt_1P.shape[1], hidden.kept
+    start = prompt_1P.shape[1]
+    kept = hidden.kept
     while len(found.tokens) < max_new_tokens and not found.has(stop):
         target.device.progress(len(found.tokens), max_new_tokens)
         begun = time.monotonic()
@@ -156,7 +160,8 @@ def speculate(
 
 def greedy(target: Qwen3MoeForCausalLM, prompt_1P: Tensor, *, max_new_tokens: int, stop: Sequence[int] = ()) -> Decoded:
     """Decode with the target alone, one row per pass."""
-    cache, rows = target.new_cache(), prompt_1P
+    cache = target.new_cache()
+    rows = prompt_1P
     found = Decoded([])
     while len(found.tokens) < max_new_tokens and not found.has(stop):
         target.device.progress(len(found.tokens), max_new_tokens)
@@ -228,7 +233,8 @@ def program(
     model, draft_model = load(device, target, draft, device.options.storage)
     loaded = time.monotonic()
     tensors = TensorFile(inputs).all()
-    texts, lengths = [], tensors["lengths"].tolist()
+    texts = []
+    lengths = tensors["lengths"].tolist()
     block = 1 if draft_model is None else draft_model.config.block_size
     if cache == "paged":
         model.use_pages(pages_for(lengths, max_new_tokens + block))

@@ -33,7 +33,8 @@ class StableDiffusion3Pipeline(StableDiffusion3Host, Pipeline):
         config = check_part(device, root, "transformer", self.transformer)
         clips = [check_part(device, root, name, CLIPTextEncoder) for name in CLIPS]
         vae = check_part(device, root, "vae", VAEDecoder)
-        pooled, width = sum(c.projection_dim for c in clips), sum(c.hidden_size for c in clips)
+        pooled = sum(c.projection_dim for c in clips)
+        width = sum(c.hidden_size for c in clips)
         pairs = [
             ("pooled_projection_dim", config.pooled_projection_dim, "the sum of the projections of both CLIPs", pooled),
             ("in_channels", config.in_channels, "latent_channels of vae", vae.latent_channels),

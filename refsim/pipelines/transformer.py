@@ -47,7 +47,8 @@ def program(
 def _load(whole: Tensor, dims: Dims, device: Device) -> Tensor:
     """Load this device's part of an input: the samples of its cfg group, in the storage dtype, or fp32 if exact."""
     start, stop = batch_range(device, whole.shape[0]) if is_per_sample(dims) else (0, whole.shape[0])
-    x, dtype = whole[start:stop], torch.float32 if is_exact(dims) else device.options.storage
+    x = whole[start:stop]
+    dtype = torch.float32 if is_exact(dims) else device.options.storage
     return x.to(dtype) if x.is_floating_point() else x
 
 

@@ -52,7 +52,8 @@ class ProductsInFloat32(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if func in _PRODUCTS and args and "out" not in kwargs and _is_large(args[0]):
-            args, kwargs = tuple(map(_widened, args)), {name: _widened(value) for name, value in kwargs.items()}
+            args = tuple(map(_widened, args))
+            kwargs = {name: _widened(value) for name, value in kwargs.items()}
             return func(*args, **kwargs).to(torch.bfloat16)
         return func(*args, **kwargs)
 

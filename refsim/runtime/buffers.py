@@ -68,7 +68,8 @@ class BufferPool:
         # Released buffers stay here: while their handle lives, a view of it still means them.
         self._by_storage: dict[int, DeviceBuffer] = {}
         self._allocated = 0
-        self._released, self._where = released, where
+        self._released = released
+        self._where = where
 
     def persistent(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> DeviceBuffer:
         """Return the buffer of that key; its memory is allocated on first use, or taken from what was released."""
@@ -148,8 +149,10 @@ class Semaphore:
     """
 
     def __init__(self, name: str, *, waiter: str, signaller: str) -> None:
-        self.name, self.value = name, 0
-        self._waiter, self._signaller = waiter, signaller
+        self.name = name
+        self.value = 0
+        self._waiter = waiter
+        self._signaller = signaller
         self.pending: list[Callable[[], None]] = []
 
     def signal_on(self, complete: Callable[[], None]) -> None:

@@ -22,7 +22,8 @@ class Delays:
     """The order and the pace of one rank; without a seed they are the program's own."""
 
     def __init__(self, rank: int = 0, seed: int | None = None, longest_s: float = 0.0) -> None:
-        self._seed, self._longest_s = seed, longest_s
+        self._seed = seed
+        self._longest_s = longest_s
         self._own = random.Random(f"{seed} rank {rank}")
         self._pace = self._own.choice(_PACES)
         self._agreed: Counter[tuple[int, ...]] = Counter()

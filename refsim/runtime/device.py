@@ -37,7 +37,8 @@ def in_module(call: _Call) -> _Call:
     @functools.wraps(call)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         device = self._device  # as Device.module does, whose context manager costs more than what many a layer does
-        outer, device._module = device._module, self._name or device._module
+        outer = device._module
+        device._module = self._name or device._module
         try:
             return call(self, *args, **kwargs)
         finally:
@@ -68,7 +69,8 @@ class Device:
         *,
         board: StatusBoard | None = None,
     ) -> None:
-        self.options, self.rank = options, rank
+        self.options = options
+        self.rank = rank
         self.groups: dict[str, Group] = parallel_groups(options.mesh, options.parallel, rank)
         self.uses = UseLog(on=options.detect_hazards)
         self.buffers = BufferPool(released=lambda buffer: self.uses.release(buffer, self._path()), where=self._path)
@@ -91,7 +93,8 @@ class Device:
     @property
     def replica(self) -> tuple[int, int]:
         """Return this rank's number among those that hold the same weights (members of cfg and sp), and their count."""
-        cfg, sp = self.groups["cfg"], self.groups["sp"]
+        cfg = self.groups["cfg"]
+        sp = self.groups["sp"]
         return cfg.index * sp.size + sp.index, cfg.size * sp.size
 
     @property
@@ -233,7 +236,8 @@ class Device:
     @contextmanager
     def module(self, name: str) -> Iterator[None]:
         """Open a block whose ops belong to the module diffusers calls ``name``; of several the innermost counts."""
-        outer, self._module = self._module, name or self._module
+        outer = self._module
+        self._module = name or self._module
         try:
             yield
         finally:
@@ -267,7 +271,10 @@ class _Collective(AbstractContextManager[None]):
     __slots__ = ("_activity", "_device", "_noted", "_outer")
 
     def __init__(self, device: Device, activity: Activity, noted: bool, outer: bytes) -> None:
-        self._device, self._activity, self._noted, self._outer = device, activity, noted, outer
+        self._device = device
+        self._activity = activity
+        self._noted = noted
+        self._outer = outer
 
     def __enter__(self) -> None:
         pass
@@ -287,7 +294,9 @@ class _Computing(AbstractContextManager[None]):
     __slots__ = ("_device", "_event", "_uses")
 
     def __init__(self, device: Device, uses: list[Use], event: Event | None) -> None:
-        self._device, self._uses, self._event = device, uses, event
+        self._device = device
+        self._uses = uses
+        self._event = event
 
     def __enter__(self) -> None:
         pass

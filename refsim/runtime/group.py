@@ -38,7 +38,9 @@ class _Submesh:
     """Coordinates of one rank inside its cfg group, the part of the mesh that is left when ``cfg`` has cut one axis."""
 
     def __init__(self, mesh: MeshSpec, config: DiTParallelConfig, rank: int) -> None:
-        self.mesh, self.config, self.rank = mesh, config, rank
+        self.mesh = mesh
+        self.config = config
+        self.rank = rank
         self.cfg_axis = _one_axis(config.cfg_parallel.mesh_axis)
         self._cut = mesh.shape[self.cfg_axis] // config.cfg
         self._coord = list(mesh.coord(rank))
@@ -85,9 +87,12 @@ def parallel_groups(mesh: MeshSpec, config: DiTParallelConfig, rank: int) -> dic
     index and the other way round.
     """
     sub = _Submesh(mesh, config, rank)
-    ring, ulysses, sp_axis = config.ring, config.ulysses, config.sequence_parallel.mesh_axis
+    ring = config.ring
+    ulysses = config.ulysses
+    sp_axis = config.sequence_parallel.mesh_axis
     tp_axis = _one_axis(config.tensor_parallel.mesh_axis)
-    ring_axis, ulysses_axis = _one_axis(config.ring_parallel.mesh_axis), _one_axis(config.ulysses_parallel.mesh_axis)
+    ring_axis = _one_axis(config.ring_parallel.mesh_axis)
+    ulysses_axis = _one_axis(config.ulysses_parallel.mesh_axis)
     tp_ranks = sub.along(tp_axis) if config.tp > 1 else [rank]
     if isinstance(sp_axis, tuple):
         sp_ranks = [r for i in range(ring) for r in sub.along(ulysses_axis, other=i)]

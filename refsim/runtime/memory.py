@@ -17,7 +17,8 @@ RESERVE_BYTES = 512 << 20
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LIMIT_VARIABLE = "REFSIM_RANK_MEMORY_GB"
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 _KEPT_BYTES = 32 << 20
 
 
@@ -55,7 +56,8 @@ def available_bytes() -> int | None:
     """Return the memory that can still be had without swapping, on this machine and in this control group."""
     free = [_field("/proc/meminfo", "MemAvailable")]
     group = Path("/sys/fs/cgroup")
-    limit, current = _number(group / "memory.max"), _number(group / "memory.current")
+    limit = _number(group / "memory.max")
+    current = _number(group / "memory.current")
     if limit is not None and current is not None:
         free.append(limit - current + (_field(group / "memory.stat", "inactive_file", unit=1) or 0))
     known = [bytes_ for bytes_ in free if bytes_ is not None]
@@ -77,7 +79,8 @@ def check_fits(what: str, needed: dict[str, int], *, instead: str) -> None:
         needed: bytes by what they hold.
         instead: what to choose to make it fit.
     """
-    have, least = total_bytes(), sum(needed.values())
+    have = total_bytes()
+    least = sum(needed.values())
     if have is not None and least > have:
         each = ", ".join(f"{name} {bytes_ / 1e9:.1f} GB" for name, bytes_ in needed.items())
         raise UserError(

@@ -149,7 +149,8 @@ class MeshTensor:
         for side in (self, other):
             side.require_no_partial(op)
         for group in self.placements.keys() | other.placements.keys():
-            mine, theirs = self.placement(group), other.placement(group)
+            mine = self.placement(group)
+            theirs = other.placement(group)
             broadcast = (  # one row or lane of ``other``, which every member has, for all of a cut dim
                 isinstance(mine, Shard)
                 and isinstance(theirs, Replicate)

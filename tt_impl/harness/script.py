@@ -126,18 +126,21 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
             session.log.ended_by(error)
             _failed(verdict, error)
         if verdict.outcome == "passed" and session.unknown:
-            verdict.outcome, verdict.category = "failed", verdicts.CAUGHT
+            verdict.outcome = "failed"
+            verdict.category = verdicts.CAUGHT
             verdict.message = verdicts.first_words(session.unknown[0])
         elif verdict.outcome == "passed":
             verdict.category = verdicts.passed(session.ops, session.fallbacks)
         sys.stdout.flush()
-    verdict.ops, verdict.fallbacks = dict(session.ops), dict(session.fallbacks)
+    verdict.ops = dict(session.ops)
+    verdict.fallbacks = dict(session.fallbacks)
     verdict.emulated = dict(session.shadow.emulated)
     found = find(session.log)
     verdict.findings = [str(finding) for finding in found]
     failing = [] if options.strict is None else options.strict.failing(found, options.allowed)
     if verdict.outcome == "passed" and failing:
-        verdict.outcome, verdict.category = "failed", verdicts.FINDING
+        verdict.outcome = "failed"
+        verdict.category = verdicts.FINDING
         verdict.message = f"{len(failing)} of the findings below fail it: --strict."
     if options.report is not None:
         from tt_impl.harness.reports.write import write
@@ -149,7 +152,8 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
 def _ended_itself(verdict: Verdict, code: Any) -> None:
     """``sys.exit``: 0 and None are a success, anything else is not, and a text is for the user."""
     if code not in (None, 0):
-        verdict.outcome, verdict.category = "failed", verdicts.ERROR
+        verdict.outcome = "failed"
+        verdict.category = verdicts.ERROR
         verdict.message = f"the program ended itself with {code!r}."
 
 
@@ -174,7 +178,8 @@ def _show(error: BaseException) -> None:
 
 def text(verdict: Verdict) -> str:
     """Write the verdict in a few lines."""
-    calls, kinds = sum(verdict.ops.values()), len(verdict.ops)
+    calls = sum(verdict.ops.values())
+    kinds = len(verdict.ops)
     lines = [f"{verdict.id} on {verdict.mesh}: {CATEGORIES[verdict.category]} ({calls} operations, {kinds} different)."]
     if verdict.outcome == "failed":
         lines.append(verdict.message)

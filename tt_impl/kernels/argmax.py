@@ -21,7 +21,8 @@ def make_argmax(grid, max_block=8):
     @ttl.operation(grid=grid)
     def argmax(x: ttnn.Tensor, columns: ttnn.Tensor, out: ttnn.Tensor) -> None:
         block = width(tiles(x.shape[1]), max_block)
-        steps, rows = tiles(x.shape[1]) // block, tiles(x.shape[0])
+        steps = tiles(x.shape[1]) // block
+        rows = tiles(x.shape[0])
         per = -(-rows // ttl.grid_size(dims=1))
 
         x_dfb = ttl.make_dataflow_buffer_like(x, shape=(1, block), block_count=2)
@@ -71,7 +72,6 @@ def make_argmax(grid, max_block=8):
             first = ttl.node(dims=1) * per
             for r in range(first, min(first + per, rows)):
                 with out_dfb.wait() as out_blk:
-                    tx = ttl.copy(out_blk, out[r : r + 1, 0:1])
-                    tx.wait()
+                    ttl.copy(out_blk, out[r : r + 1, 0:1]).wait()
 
     return argmax

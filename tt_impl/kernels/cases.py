@@ -84,25 +84,31 @@ def operands(case: KernelCase, seed: int = 0) -> tuple[list[Tensor], Tensor, dic
 
     rows, *rest = case.shape
     if case.kernel == "residual_add":
-        x, y = draw(rows, *rest), draw(rows, *rest)
+        x = draw(rows, *rest)
+        y = draw(rows, *rest)
         return [x, y], x.double() + y.double(), {}
     if case.kernel == "rmsnorm":
-        x, weight = draw(rows, *rest), draw(1, *rest)
+        x = draw(rows, *rest)
+        weight = draw(1, *rest)
         exact = x.double()
         golden = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + 1e-6) * weight.double()
         return [x, weight], golden, {"features": rest[0]}
     if case.kernel == "rope":
         heads, features = rest
-        x, angle = draw(rows, heads * features), torch.rand(rows, features // 2, generator=g) * 6.28
-        cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+        x = draw(rows, heads * features)
+        angle = torch.rand(rows, features // 2, generator=g) * 6.28
+        cos = angle.cos().to(dtype)
+        sin = angle.sin().to(dtype)
         first, second = x.double().unflatten(-1, (heads, features)).chunk(2, -1)
-        c, s = cos.double()[:, None], sin.double()[:, None]
+        c = cos.double()[:, None]
+        s = sin.double()[:, None]
         golden = torch.cat([first * c - second * s, second * c + first * s], -1).flatten(1)
         return [x, cos, sin], golden, {"head_dim": features}
     if case.kernel == "softmax":
         (columns,) = rest
         padded = columns + -columns % 32
-        x, mask = draw(rows, padded, scale=3.0), torch.zeros(1, padded, dtype=dtype)
+        x = draw(rows, padded, scale=3.0)
+        mask = torch.zeros(1, padded, dtype=dtype)
         mask[:, columns:] = _MASKED
         golden = F.pad(x[:, :columns].double().softmax(-1), (0, padded - columns))
         return [x, mask], golden, {}
@@ -110,11 +116,13 @@ def operands(case: KernelCase, seed: int = 0) -> tuple[list[Tensor], Tensor, dic
         (columns,) = rest
         padded = columns + -columns % 32
         x = draw(rows, padded)
-        x[3, columns // 3] = x[3, columns // 2] = 9.0  # the first of equal ones
+        x[3, columns // 3] = 9.0
+        x[3, columns // 2] = 9.0  # the first of equal ones
         x[:, columns:] = _MASKED
         return [x, torch.arange(float(padded))[None]], x.argmax(-1, keepdim=True).double(), {}
     inner, columns = rest
-    a, b = draw(rows, inner), draw(inner, columns, scale=inner**-0.5)
+    a = draw(rows, inner)
+    b = draw(inner, columns, scale=inner**-0.5)
     product = a.double() @ b.double()
     if case.kernel == "matmul":
         return [a, b], product, {}

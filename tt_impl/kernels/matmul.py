@@ -19,12 +19,11 @@ def make_matmul(grid, max_m=4, max_n=4, max_k=4):
 
     @ttl.operation(grid=grid)
     def matmul(a: ttnn.Tensor, b: ttnn.Tensor, out: ttnn.Tensor) -> None:
-        m, n, k = (
-            width(tiles(out.shape[0]), max_m),
-            width(tiles(out.shape[1]), max_n),
-            width(tiles(a.shape[1]), max_k),
-        )
-        columns, steps = tiles(out.shape[1]) // n, tiles(a.shape[1]) // k
+        m = width(tiles(out.shape[0]), max_m)
+        n = width(tiles(out.shape[1]), max_n)
+        k = width(tiles(a.shape[1]), max_k)
+        columns = tiles(out.shape[1]) // n
+        steps = tiles(a.shape[1]) // k
         blocks = tiles(out.shape[0]) // m * columns
         per = -(-blocks // ttl.grid_size(dims=1))
 
@@ -37,7 +36,8 @@ def make_matmul(grid, max_m=4, max_n=4, max_k=4):
         def read():
             first = ttl.node(dims=1) * per
             for index in range(first, min(first + per, blocks)):
-                r, c = index // columns * m, index % columns * n
+                r = index // columns * m
+                c = index % columns * n
                 for s in range(0, steps * k, k):
                     with a_dfb.reserve() as a_blk, b_dfb.reserve() as b_blk:
                         tx_a = ttl.copy(a[r : r + m, s : s + k], a_blk)
@@ -62,7 +62,8 @@ def make_matmul(grid, max_m=4, max_n=4, max_k=4):
         def write():
             first = ttl.node(dims=1) * per
             for index in range(first, min(first + per, blocks)):
-                r, c = index // columns * m, index % columns * n
+                r = index // columns * m
+                c = index % columns * n
                 with out_dfb.wait() as out_blk:
                     tx = ttl.copy(out_blk, out[r : r + m, c : c + n])
                     tx.wait()
@@ -75,12 +76,11 @@ def make_matmul_residual_add(grid, max_m=4, max_n=4, max_k=4):
 
     @ttl.operation(grid=grid)
     def matmul_residual_add(a: ttnn.Tensor, b: ttnn.Tensor, residual: ttnn.Tensor, out: ttnn.Tensor) -> None:
-        m, n, k = (
-            width(tiles(out.shape[0]), max_m),
-            width(tiles(out.shape[1]), max_n),
-            width(tiles(a.shape[1]), max_k),
-        )
-        columns, steps = tiles(out.shape[1]) // n, tiles(a.shape[1]) // k
+        m = width(tiles(out.shape[0]), max_m)
+        n = width(tiles(out.shape[1]), max_n)
+        k = width(tiles(a.shape[1]), max_k)
+        columns = tiles(out.shape[1]) // n
+        steps = tiles(a.shape[1]) // k
         blocks = tiles(out.shape[0]) // m * columns
         per = -(-blocks // ttl.grid_size(dims=1))
 
@@ -94,7 +94,8 @@ def make_matmul_residual_add(grid, max_m=4, max_n=4, max_k=4):
         def read():
             first = ttl.node(dims=1) * per
             for index in range(first, min(first + per, blocks)):
-                r, c = index // columns * m, index % columns * n
+                r = index // columns * m
+                c = index % columns * n
                 for s in range(0, steps * k, k):
                     with a_dfb.reserve() as a_blk, b_dfb.reserve() as b_blk:
                         tx_a = ttl.copy(a[r : r + m, s : s + k], a_blk)
@@ -122,7 +123,8 @@ def make_matmul_residual_add(grid, max_m=4, max_n=4, max_k=4):
         def write():
             first = ttl.node(dims=1) * per
             for index in range(first, min(first + per, blocks)):
-                r, c = index // columns * m, index % columns * n
+                r = index // columns * m
+                c = index % columns * n
                 with out_dfb.wait() as out_blk:
                     tx = ttl.copy(out_blk, out[r : r + m, c : c + n])
                     tx.wait()

@@ -19,7 +19,8 @@ def make_matmul_silu_mul(grid, max_m=4, max_n=4, max_k=4):
     def matmul_silu_mul(x: ttnn.Tensor, gate: ttnn.Tensor, up: ttnn.Tensor, out: ttnn.Tensor) -> None:
         sides = ((out.shape[0], max_m), (out.shape[1], max_n), (x.shape[1], max_k))
         m, n, k = (width(tiles(side), limit) for side, limit in sides)
-        columns, steps = tiles(out.shape[1]) // n, tiles(x.shape[1]) // k
+        columns = tiles(out.shape[1]) // n
+        steps = tiles(x.shape[1]) // k
         blocks = tiles(out.shape[0]) // m * columns
         per = -(-blocks // ttl.grid_size(dims=1))
 
@@ -34,7 +35,8 @@ def make_matmul_silu_mul(grid, max_m=4, max_n=4, max_k=4):
         def read():
             first = ttl.node(dims=1) * per
             for index in range(first, min(first + per, blocks)):
-                r, c = index // columns * m, index % columns * n
+                r = index // columns * m
+                c = index % columns * n
                 for s in range(0, steps * k, k):
                     with x_dfb.reserve() as x_blk, gate_dfb.reserve() as gate_blk, up_dfb.reserve() as up_blk:
                         tx_x = ttl.copy(x[r : r + m, s : s + k], x_blk)
@@ -48,9 +50,8 @@ def make_matmul_silu_mul(grid, max_m=4, max_n=4, max_k=4):
         def compute():
             first = ttl.node(dims=1) * per
             for _ in range(first, min(first + per, blocks)):
-                with g_dfb.reserve() as g_blk:
+                with g_dfb.reserve() as g_blk, u_dfb.reserve() as u_blk:
                     g_blk.store(ttl.block.fill(0, shape=(m, n)))
-                with u_dfb.reserve() as u_blk:
                     u_blk.store(ttl.block.fill(0, shape=(m, n)))
                 for _ in range(steps):
                     with x_dfb.wait() as x_blk, gate_dfb.wait() as gate_blk, up_dfb.wait() as up_blk:
@@ -65,9 +66,9 @@ def make_matmul_silu_mul(grid, max_m=4, max_n=4, max_k=4):
         def write():
             first = ttl.node(dims=1) * per
             for index in range(first, min(first + per, blocks)):
-                r, c = index // columns * m, index % columns * n
+                r = index // columns * m
+                c = index % columns * n
                 with out_dfb.wait() as out_blk:
-                    tx = ttl.copy(out_blk, out[r : r + m, c : c + n])
-                    tx.wait()
+                    ttl.copy(out_blk, out[r : r + m, c : c + n]).wait()
 
     return matmul_silu_mul

@@ -28,7 +28,8 @@ def make_residual_add(grid, max_block=8):
         def read():
             first = ttl.node(dims=1) * per
             for b in range(first, min(first + per, blocks)):
-                r, c = b // columns, b % columns * block
+                r = b // columns
+                c = b % columns * block
                 with x_dfb.reserve() as x_blk, y_dfb.reserve() as y_blk:
                     tx_x = ttl.copy(x[r : r + 1, c : c + block], x_blk)
                     tx_y = ttl.copy(y[r : r + 1, c : c + block], y_blk)
@@ -46,7 +47,8 @@ def make_residual_add(grid, max_block=8):
         def write():
             first = ttl.node(dims=1) * per
             for b in range(first, min(first + per, blocks)):
-                r, c = b // columns, b % columns * block
+                r = b // columns
+                c = b % columns * block
                 with out_dfb.wait() as out_blk:
                     tx = ttl.copy(out_blk, out[r : r + 1, c : c + block])
                     tx.wait()

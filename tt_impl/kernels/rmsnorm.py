@@ -18,7 +18,8 @@ def make_rmsnorm(grid, features, eps=1e-6, max_block=8):
     @ttl.operation(grid=grid)
     def rmsnorm(x: ttnn.Tensor, weight: ttnn.Tensor, out: ttnn.Tensor) -> None:
         block = width(tiles(x.shape[1]), max_block)
-        columns, rows = tiles(x.shape[1]) // block, tiles(x.shape[0])
+        columns = tiles(x.shape[1]) // block
+        rows = tiles(x.shape[0])
         per = -(-rows // ttl.grid_size(dims=1))
 
         x_dfb = ttl.make_dataflow_buffer_like(x, shape=(1, block), block_count=2)

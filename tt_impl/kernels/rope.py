@@ -33,7 +33,8 @@ def make_rope(grid, head_dim):
         def read():
             start = ttl.node(dims=1) * per
             for b in range(start, min(start + per, blocks)):
-                r, c = b // heads, b % heads * 2 * half
+                r = b // heads
+                c = b % heads * 2 * half
                 with first_dfb.reserve() as first_blk, second_dfb.reserve() as second_blk:
                     tx_first = ttl.copy(x[r : r + 1, c : c + half], first_blk)
                     tx_second = ttl.copy(x[r : r + 1, c + half : c + 2 * half], second_blk)
@@ -63,12 +64,11 @@ def make_rope(grid, head_dim):
         def write():
             start = ttl.node(dims=1) * per
             for b in range(start, min(start + per, blocks)):
-                r, c = b // heads, b % heads * 2 * half
+                r = b // heads
+                c = b % heads * 2 * half
                 with out_first_dfb.wait() as out_blk:
-                    tx = ttl.copy(out_blk, out[r : r + 1, c : c + half])
-                    tx.wait()
+                    ttl.copy(out_blk, out[r : r + 1, c : c + half]).wait()
                 with out_second_dfb.wait() as out_blk:
-                    tx = ttl.copy(out_blk, out[r : r + 1, c + half : c + 2 * half])
-                    tx.wait()
+                    ttl.copy(out_blk, out[r : r + 1, c + half : c + 2 * half]).wait()
 
     return rope

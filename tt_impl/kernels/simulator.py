@@ -76,7 +76,8 @@ def run(
         used.update(bytes=get_context().kernel_l1_bytes, buffers=get_context().kernel_dfb_count)
         return made
 
-    buffer_like, ttl.make_dataflow_buffer_like = ttl.make_dataflow_buffer_like, counted
+    buffer_like = ttl.make_dataflow_buffer_like
+    ttl.make_dataflow_buffer_like = counted
     started = time.monotonic()
     set_disable_float32_promotion(any(x.dtype == BFLOAT16 for x in operands))
     tensors = [_tensor(ttnn, _padded(x)) for x in operands]

@@ -18,7 +18,8 @@ def make_softmax(grid):
 
     @ttl.operation(grid=grid)
     def softmax(x: ttnn.Tensor, mask: ttnn.Tensor, out: ttnn.Tensor) -> None:
-        row, rows = tiles(x.shape[1]), tiles(x.shape[0])
+        row = tiles(x.shape[1])
+        rows = tiles(x.shape[0])
         per = -(-rows // ttl.grid_size(dims=1))
 
         x_dfb = ttl.make_dataflow_buffer_like(x, shape=(1, row), block_count=2)

@@ -52,9 +52,11 @@ class StreamQKV:
     def _turned(self, qkv: QKV, rotary: PairTables | None) -> QKV:
         q, k, v = qkv
         if self._norms:
-            q, k = self._norms[0](q), self._norms[1](k)
+            q = self._norms[0](q)
+            k = self._norms[1](k)
         if rotary is not None:
-            q, k = rotate_pairs(q, rotary), rotate_pairs(k, rotary)
+            q = rotate_pairs(q, rotary)
+            k = rotate_pairs(k, rotary)
         return q, k, v
 
 
@@ -81,7 +83,8 @@ class JointAttention:
         self._ctx = ctx
         at = (weights, ctx, prefix, sizes)
         self._spatial = StreamQKV(*at, norms=("norm_q", "norm_k") if qk_norm else None)
-        self._prompt = self._prompt_out = None
+        self._prompt = None
+        self._prompt_out = None
         if prompt:
             norms = ("norm_added_q", "norm_added_k") if qk_norm else None
             self._prompt = StreamQKV(*at, names=("add_q_proj", "add_k_proj", "add_v_proj"), norms=norms)

@@ -41,7 +41,9 @@ class Conv3d:
     """
 
     def __init__(self, ctx: Context, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        self._ctx, self._kernel, self._out = ctx, tuple(weight.shape[2:]), weight.shape[0]
+        self._ctx = ctx
+        self._kernel = tuple(weight.shape[2:])
+        self._out = weight.shape[0]
         # The op pads its output to whole tiles of channels, and a reshape would read that memory as if it were not:
         # all lanes are asked for, and those that are no channels are dropped later.
         self._lanes, self._in = (round_up(size, TILE) for size in weight.shape[:2])
@@ -99,7 +101,8 @@ def blocks(channels: int, out_channels: int, taps: int) -> tuple[int, int]:
         return [TILE * n for n in divisors(size // TILE)]
 
     def l1_bytes(c_in: int, c_out: int) -> int:
-        k, patches = taps * c_in, _SIDE * _SIDE
+        k = taps * c_in
+        patches = _SIDE * _SIDE
         return 2 * k * (2 * patches + c_out) + patches * c_out * 6
 
     widths = [c for c in parts(out_channels) if c % min(c, DST_TILES * TILE) == 0]

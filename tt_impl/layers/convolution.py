@@ -72,8 +72,11 @@ class Conv2d:
         gathers: bool = False,
         cuts: bool = False,
     ) -> None:
-        self._ctx, self._kernel, self._gathers = ctx, kernel, gathers
-        self._in, self._out = in_channels, out_channels // (ctx.tp if cuts else 1)
+        self._ctx = ctx
+        self._kernel = kernel
+        self._gathers = gathers
+        self._in = in_channels
+        self._out = out_channels // (ctx.tp if cuts else 1)
         weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel, kernel))
         bias = weights.take(f"{name}.bias", (out_channels,))[None, None, None]
         if kernel == 1:
@@ -138,7 +141,9 @@ class CausalConv3d:
         kernel: tuple[int, int] = (3, 3),
         before: Literal["zeros", "first"] = "zeros",
     ) -> None:
-        self._ctx, self._name, self._before = ctx, name, before
+        self._ctx = ctx
+        self._name = name
+        self._before = before
         self._time, self._space = kernel
         self._linear: list[ttnn.Tensor] = []
         weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel[0], kernel[1], kernel[1]))
@@ -153,7 +158,8 @@ class CausalConv3d:
         if self._linear:
             weight, bias = self._linear
             return ttnn.linear(x, weight, bias=bias, compute_kernel_config=self._ctx.linear_config)
-        images, padding = to_image(zero_padding(self._ctx, x, shards), shards), (0, 0)
+        images = to_image(zero_padding(self._ctx, x, shards), shards)
+        padding = (0, 0)
         if self._space > 1:
             images, padding = exchange_halo(self._ctx, images, shards, by=self._space // 2)
         video = ttnn.reshape(images, (x.shape[0], -1, *tuple(images.shape)[1:]))
@@ -163,7 +169,8 @@ class CausalConv3d:
 
     def _with_past(self, video: ttnn.Tensor, stream: Stream) -> ttnn.Tensor:
         """Put the frames that came before in front of a video, and leave its own last ones for the next chunk."""
-        kept, past = self._time - 1, stream.past.get(self._name)
+        kept = self._time - 1
+        past = stream.past.get(self._name)
         if past is not None:
             before = [past]
         elif self._before == "first":

@@ -39,7 +39,9 @@ class TimeTextEmbedding:
     TIME_FEATURES = 256
 
     def __init__(self, weights: Weights, ctx: Context, name: str, *, features: int, pooled_features: int) -> None:
-        self._ctx, time, text = ctx, f"{name}.timestep_embedder", f"{name}.text_embedder"
+        self._ctx = ctx
+        time = f"{name}.timestep_embedder"
+        text = f"{name}.text_embedder"
         self._time = TwoLinears(weights, ctx, time, in_features=self.TIME_FEATURES, features=features)
         self._text = TwoLinears(weights, ctx, text, in_features=pooled_features, features=features)
 
@@ -63,7 +65,10 @@ class PatchEmbed:
         features: int,
         table_size: int,
     ) -> None:
-        self._ctx, self._patch, self._features, self._table_size = ctx, patch, features, table_size
+        self._ctx = ctx
+        self._patch = patch
+        self._features = features
+        self._table_size = table_size
         self._proj = ColParallelLinear(
             weights, ctx, f"{name}.proj", in_features=(in_channels, patch, patch), out_features=features
         )
@@ -71,14 +76,17 @@ class PatchEmbed:
 
     def __call__(self, latent_BCHW: torch.Tensor) -> ttnn.Tensor:
         """(B, C, H, W) -> (B, 1, local N, local D)."""
-        ctx, p = self._ctx, self._patch
+        ctx = self._ctx
+        p = self._patch
         batch, channels, height, width = latent_BCHW.shape
-        rows, columns = height // p, width // p
+        rows = height // p
+        columns = width // p
         patches = latent_BCHW.reshape(batch, channels, rows, p, columns, p).permute(0, 2, 4, 1, 3, 5)
         patches = patches.reshape(batch, 1, rows * columns, channels * p * p)
         padded = padded_tokens(rows * columns, ctx.sp)
         x = self._proj(ctx.put(pad_to(patches, padded, patches.shape[-1]), sp_dim=2))
-        top, left = (self._table_size - rows) // 2, (self._table_size - columns) // 2
+        top = (self._table_size - rows) // 2
+        left = (self._table_size - columns) // 2
         table = self._table.reshape(self._table_size, self._table_size, -1)
         table = table[top : top + rows, left : left + columns].reshape(1, 1, rows * columns, -1)
         table = pad_to(table, padded, padded_features(self._features, ctx.tp))
@@ -93,7 +101,8 @@ class TokenEmbedding:
     """
 
     def __init__(self, weights: Weights, ctx: Context, name: str, *, vocab_size: int, features: int) -> None:
-        self._ctx, self._vocab_size = ctx, vocab_size
+        self._ctx = ctx
+        self._vocab_size = vocab_size
         table = weights.take(f"{name}.weight", (vocab_size, features)).to(torch.bfloat16)
         self._table = ctx.put_rows(table, ttnn.bfloat16)
 

@@ -51,7 +51,8 @@ class _CutPicture:
     """Own sums, gathered."""
 
     def __init__(self, ctx: Context, affine: list[torch.Tensor], channels: int, groups: int, *, cut: bool) -> None:
-        self._ctx, self._groups = ctx, groups
+        self._ctx = ctx
+        self._groups = groups
         tp_dim = 3 if cut else None
         self._weight, self._bias = (ctx.put(p[None, None, None], tp_dim=tp_dim, dtype=ttnn.float32) for p in affine)
         member = torch.eye(groups).repeat_interleave(channels // groups, 0)  # (C, G): which channel is of which group
@@ -70,7 +71,9 @@ class _CutPicture:
 
     def _moments(self, x: ttnn.Tensor, shards: ImageShards) -> tuple[ttnn.Tensor, ttnn.Tensor]:
         """Mean and mean square of every group over the whole picture, (B, 1, 1, G) in fp32."""
-        ctx, samples, frames = self._ctx, x.shape[0], x.shape[2] // (shards.local[0] * shards.local[1])
+        ctx = self._ctx
+        samples = x.shape[0]
+        frames = x.shape[2] // (shards.local[0] * shards.local[1])
         mask = shards.mask(ctx, frames, x.dtype, samples=samples, across=True)
         square = ttnn.multiply(x, x, dtype=ttnn.float32)
         sums = ttnn.concat([self._matmul(mask, x), self._matmul(mask, square)], dim=1)  # (B, 2, 1, C)
@@ -102,7 +105,10 @@ class _WholePicture:
     """``ttnn.group_norm`` on a grid that is computed once per number of pixels."""
 
     def __init__(self, ctx: Context, affine: list[torch.Tensor], channels: int, groups: int, *, cut: bool) -> None:
-        self._ctx, self._affine, self._channels, self._groups = ctx, affine, channels, groups
+        self._ctx = ctx
+        self._affine = affine
+        self._channels = channels
+        self._groups = groups
         self._axis = ctx.tp_axis if cut and ctx.tp > 1 else None
         self._prepared: dict[tuple[int, int], tuple] = {}
 

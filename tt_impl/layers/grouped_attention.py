@@ -48,7 +48,9 @@ class GroupedQKV:
             )
         if heads % tp or (kv_heads % tp and tp % kv_heads):
             raise UserError(f"tp{tp} cannot split {heads} heads with {kv_heads} key-value heads.")
-        self._ctx, self._heads, self._kv_heads = ctx, heads // tp, max(1, kv_heads // tp)
+        self._ctx = ctx
+        self._heads = heads // tp
+        self._kv_heads = max(1, kv_heads // tp)
         q, k, v = (
             weights.take(f"{prefix}.{n}_proj.weight", (count * head_dim, features)).unflatten(0, (count, head_dim))
             for n, count in (("q", heads), ("k", kv_heads), ("v", kv_heads))
@@ -72,7 +74,8 @@ class GroupedQKV:
     def keys_values(self, x: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor]:
         """(1, 1, N, D) -> k and v alone; heads that are cut have no such half."""
         kv = ttnn.linear(x, self._kv_weight, compute_kernel_config=self._ctx.linear_config)
-        rows, width = kv.shape[2], kv.shape[3] // 2
+        rows = kv.shape[2]
+        width = kv.shape[3] // 2
         return tuple(
             ttnn.permute(ttnn.reshape(half, (1, rows, self._kv_heads, -1)), (0, 2, 1, 3))
             for half in (kv[:, :, :, :width], kv[:, :, :, width:])

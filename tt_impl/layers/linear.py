@@ -31,7 +31,8 @@ class Linear:
     def __init__(
         self, weights: Weights, ctx: Context, name: str, *, in_features: int, out_features: int, bias: bool = True
     ) -> None:
-        self._ctx, self._bias = ctx, None
+        self._ctx = ctx
+        self._bias = None
         weight = weights.take(f"{name}.weight", (out_features, in_features))
         self._weight = ctx.put_weight(weight.t()[None, None])
         if bias:
@@ -61,7 +62,8 @@ class ColParallelLinear:
         gathered_input: bool = False,
         bias: bool = True,
     ) -> None:
-        self._ctx, self._bias = ctx, None
+        self._ctx = ctx
+        self._bias = None
         out_padded = padded_features(out_features, ctx.tp)
         sizes = (in_features,) if isinstance(in_features, int) else in_features
         weight = weights.take(f"{name}.weight", (out_features, *sizes)).flatten(1)
@@ -103,7 +105,8 @@ class RowParallelLinear:
         in_padded: int | None = None,
         bias: bool = True,
     ) -> None:
-        self._ctx, self._bias = ctx, None
+        self._ctx = ctx
+        self._bias = None
         out_padded = padded_features(out_features, ctx.tp)
         lanes = in_padded or padded_features(in_features, ctx.tp)
         weight = pad_to(weights.take(f"{name}.weight", (out_features, in_features)), out_padded, lanes)
@@ -149,12 +152,14 @@ class ColParallelQKV:
     def __init__(
         self, weights: Weights, ctx: Context, names: tuple[str, ...], sizes: AttentionSizes, *, bias: bool = True
     ) -> None:
-        self._ctx, self._bias = ctx, None
+        self._ctx = ctx
+        self._bias = None
         if sizes.head_dim % TILE:
             raise UserError(
                 f"TTNN splits heads by whole tiles, so a head size of {sizes.head_dim} must be a multiple of {TILE}."
             )
-        inner, padded = sizes.inner, sizes.padded(ctx)
+        inner = sizes.inner
+        padded = sizes.padded(ctx)
         self._parts = len(names)
         self._local_heads = padded // sizes.head_dim // ctx.tp
         lanes = padded_features(sizes.features, ctx.tp)

@@ -37,8 +37,10 @@ class Modulation:
         in_features: int | None = None,
         scales: tuple[int, ...] = (),
     ) -> None:
-        self._ctx, self._chunks = ctx, chunks
-        padded, width = padded_features(features, ctx.tp), in_features or features
+        self._ctx = ctx
+        self._chunks = chunks
+        padded = padded_features(features, ctx.tp)
+        width = in_features or features
         weight = weights.take(f"{name}.weight", (chunks * features, width)).unflatten(0, (chunks, features))
         bias = weights.take(f"{name}.bias", (chunks * features,)).unflatten(0, (chunks, features))
         if scales:
@@ -93,7 +95,8 @@ class ModulatedOutput:
     """The last layers (``norm_out``, ``proj_out``): a norm scaled and shifted by the time embedding, then a linear."""
 
     def __init__(self, weights: Weights, ctx: Context, *, features: int, out_features: int, eps: float) -> None:
-        self._ctx, self._norm = ctx, LayerNorm(ctx, features=features, eps=eps)
+        self._ctx = ctx
+        self._norm = LayerNorm(ctx, features=features, eps=eps)
         self._mod = Linear(weights, ctx, "norm_out.linear", in_features=features, out_features=2 * features)
         self._proj = Linear(weights, ctx, "proj_out", in_features=features, out_features=out_features)
 

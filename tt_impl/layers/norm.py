@@ -33,7 +33,8 @@ class RMSNorm:
     """Over the features of one head, which are whole on every device."""
 
     def __init__(self, weights: Weights, ctx: Context, name: str, *, features: int, eps: float) -> None:
-        self._ctx, self._eps = ctx, eps
+        self._ctx = ctx
+        self._eps = eps
         self._weight = ctx.put(weights.take(f"{name}.weight", (features,))[None, None, None])
 
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
@@ -56,15 +57,19 @@ class DistributedRMSNorm:
     """
 
     def __init__(self, weights: Weights, ctx: Context, name: str, *, num_heads: int, head_dim: int, eps: float) -> None:
-        self._ctx, self._eps = ctx, eps
-        heads, features = padded_heads(num_heads, ctx.tp * ctx.ulysses), num_heads * head_dim
-        self._local_heads, self._correction = heads // ctx.tp, heads / num_heads
+        self._ctx = ctx
+        self._eps = eps
+        heads = padded_heads(num_heads, ctx.tp * ctx.ulysses)
+        features = num_heads * head_dim
+        self._local_heads = heads // ctx.tp
+        self._correction = heads / num_heads
         weight = pad_to(weights.take(f"{name}.weight", (features,)), heads * head_dim)
         self._weight = ctx.put(weight[None], tp_dim=1)
 
     def __call__(self, x: ttnn.Tensor, rotary: PairTables | None = None) -> ttnn.Tensor:
         """(B, 1, N, H * E) -> (B, H, N, E); ``rotary``: (cos, sin, turn), fp32 or bf16, of the N rows."""
-        ctx, experimental = self._ctx, ttnn.experimental
+        ctx = self._ctx
+        experimental = ttnn.experimental
         stats = experimental.wan_fused_rmsnorm_pre_allgather(
             x, dtype=ttnn.float32, compute_kernel_config=ctx.norm_config
         )
@@ -98,7 +103,9 @@ class LayerNorm:
     """
 
     def __init__(self, ctx: Context, *, features: int, eps: float, affine: Affine | None = None) -> None:
-        self._ctx, self._features, self._eps = ctx, features, eps
+        self._ctx = ctx
+        self._features = features
+        self._eps = eps
         self._affine: dict[str, ttnn.Tensor] = {}
         if affine is not None:
             weights, name = affine
@@ -142,10 +149,12 @@ class DistributedLayerNorm:
     """
 
     def __init__(self, ctx: Context, *, features: int, eps: float, affine: Affine | None = None) -> None:
-        self._ctx, self._eps = ctx, eps
+        self._ctx = ctx
+        self._eps = eps
         padded = padded_features(features, ctx.tp)
         self._correction = padded / features
-        self._local = self._mask = None
+        self._local = None
+        self._mask = None
         self._affine: dict[str, ttnn.Tensor] = {}
         if ctx.tp == 1:
             self._local = LayerNorm(ctx, features=features, eps=eps)
@@ -165,7 +174,8 @@ class DistributedLayerNorm:
         padded ones, so that no mask is needed. Without padding, the norm and the modulation are one op, from mean and
         variance by Welford's recurrence.
         """
-        ctx, batch = self._ctx, x.shape[0]
+        ctx = self._ctx
+        batch = x.shape[0]
         if self._affine:
             by = tuple(self._with_affine(*pair) for pair in by)
         if self._local is not None and batch == 1:
@@ -177,7 +187,8 @@ class DistributedLayerNorm:
 
     def _with_affine(self, shift: ttnn.Tensor, factor: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor]:
         """``(y * weight + bias) * factor + shift`` as a shift and a factor of y."""
-        weight, bias = self._affine["weight"], self._affine["bias"]
+        weight = self._affine["weight"]
+        bias = self._affine["bias"]
         return ttnn.add(ttnn.multiply(bias, factor), shift), ttnn.multiply(weight, factor)
 
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
@@ -209,7 +220,8 @@ class ModulatedLayerNorm:
     """
 
     def __init__(self, ctx: Context, *, features: int, eps: float) -> None:
-        self._ctx, self._eps = ctx, eps
+        self._ctx = ctx
+        self._eps = eps
         self._uneven = padded_features(features, ctx.tp) != features
         self._plain = DistributedLayerNorm(ctx, features=features, eps=eps)
 
@@ -224,7 +236,9 @@ class ModulatedLayerNorm:
 
 def _modulated(ctx: Context, x: ttnn.Tensor, *by: tuple[ttnn.Tensor, ttnn.Tensor], eps: float) -> list[ttnn.Tensor]:
     """``norm(x) * factor + shift`` for every (shift, factor), one op each after one gather of the statistics."""
-    batch, x, config = x.shape[0], _batch_before_rows(x), {"compute_kernel_config": ctx.norm_config}
+    batch = x.shape[0]
+    x = _batch_before_rows(x)
+    config = {"compute_kernel_config": ctx.norm_config}
     stats = ttnn.experimental.dit_layernorm_pre_allgather(x, ctx.reciprocals(x.shape[3]), **config)
     stats = gather_features(ctx, stats)
     results = []

@@ -47,7 +47,9 @@ class PagePool:
     """
 
     def __init__(self, ctx: Context, layers: int, pages: int) -> None:
-        self.ctx, self.pages, self._layers = ctx, pages, layers
+        self.ctx = ctx
+        self.pages = pages
+        self._layers = layers
         # Neighbours of a user are no neighbours in the pool, so that a table nobody asks shows.
         self._free = [*range(0, pages, 2), *range(1, pages, 2)][::-1]
         self._piles: dict[int, tuple[ttnn.Tensor, ttnn.Tensor]] = {}
@@ -89,7 +91,9 @@ class PagedKVCache:
 
     def __init__(self, pool: PagePool, layer: int, table: list[int]) -> None:
         self.length = 0
-        self._pool, self._layer, self._table = pool, layer, table
+        self._pool = pool
+        self._layer = layer
+        self._table = table
 
     def attend(
         self,
@@ -101,7 +105,8 @@ class PagedKVCache:
         mask: ttnn.Tensor | None,
     ) -> ttnn.Tensor:
         """Add rows, and the local heads' attention of their queries, (1, 1, N, H * E)."""
-        first, rows = self.length, key_BGNE.shape[2]
+        first = self.length
+        rows = key_BGNE.shape[2]
         self._pool.reserve(self._table, first + rows)
         new = tuple(ttnn.typecast(x, ttnn.bfloat16) for x in (key_BGNE, value_BGNE))
         piles = self._pool.piles(self._layer, new[0])
@@ -130,7 +135,8 @@ class PagedKVCache:
 
     def _update(self, piles: tuple[ttnn.Tensor, ...], new: tuple[ttnn.Tensor, ...], first: int) -> None:
         """Rows behind those that are there, a call each."""
-        table, tokens = self._pool.on_device(self._table, 1), [ttnn.permute(x, (0, 2, 1, 3)) for x in new]
+        table = self._pool.on_device(self._table, 1)
+        tokens = [ttnn.permute(x, (0, 2, 1, 3)) for x in new]
         for number in range(tokens[0].shape[1]):
             place = self._pool.ctx.put_rows(torch.tensor([first + number], dtype=torch.int32), ttnn.int32)
             for pile, rows in zip(piles, tokens, strict=True):

@@ -45,13 +45,15 @@ class PixelAttention:
                 f"TTNN attends over whole tiles of channels, so the {channels} of the decoder's mid block must be a "
                 f"multiple of {TILE}."
             )
-        self._ctx, self._channels = ctx, channels
+        self._ctx = ctx
+        self._channels = channels
         self._qkv = [ctx.put(qkv[0].t()[None, None]), ctx.put(qkv[1][None, None, None])]
         tp_dim = 3 if cuts else None
         self._out = [ctx.put(x, tp_dim=tp_dim) for x in (out[0].t()[None, None], out[1][None, None, None])]
 
     def __call__(self, x: ttnn.Tensor, shards: ImageShards) -> ttnn.Tensor:
-        c, pictures = self._channels, x.shape[0]
+        c = self._channels
+        pictures = x.shape[0]
         qkv = self._linear(x, self._qkv)
         kv = to_rows(gather_image(self._ctx, to_image(qkv[:, :, :, c:], shards), shards), pictures)
         out = ttnn.transformer.scaled_dot_product_attention(
@@ -71,7 +73,8 @@ class PixelAttention:
 def pixel_chunks(ctx: Context, channels: int, queries: int, keys: int) -> ttnn.SDPAProgramConfig:
     """Chunks no longer than the tile-padded rows; one head takes as much L1 as all of a transformer's."""
     k_chunk = 128 if channels > _WIDE else 256
-    rows, columns = round_up(queries, TILE), round_up(keys, TILE)
+    rows = round_up(queries, TILE)
+    columns = round_up(keys, TILE)
     return ttnn.SDPAProgramConfig(
         compute_with_storage_grid_size=ctx.device.compute_with_storage_grid_size(),
         q_chunk_size=min(64, rows),

@@ -73,7 +73,8 @@ def pair_rotary(
     """
     turn = torch.zeros(1, 1, TILE, TILE)
     even = torch.arange(0, TILE, 2)
-    turn[..., even, even + 1], turn[..., even + 1, even] = 1.0, -1.0
+    turn[..., even, even + 1] = 1.0
+    turn[..., even + 1, even] = -1.0
     angles = angles_NP.repeat_interleave(2, -1)[None, None]
     cos, sin = (ctx.put(x.float(), sp_dim=2 if split else None, dtype=dtype) for x in (angles.cos(), angles.sin()))
     return cos, sin, ctx.put(turn)

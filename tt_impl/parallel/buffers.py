@@ -45,7 +45,8 @@ class BufferLedger:
                 f"synchronise axis {former.axis} first."
             )
         self._turn[key] = (slot + 1) % self.slots
-        loan = self._loans[key, slot] = Loan(key, slot, reader, axis)
+        loan = Loan(key, slot, reader, axis)
+        self._loans[key, slot] = loan
         return loan
 
     def synchronised(self, axis: int | None = None) -> None:

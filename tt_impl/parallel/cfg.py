@@ -35,5 +35,6 @@ def gather_batch(groups: list[Context], predictions: list[ttnn.Tensor]) -> list[
 def guide(sample: ttnn.Tensor, scale: float) -> ttnn.Tensor:
     """``uncond + scale * (cond - uncond)`` of a batch [uncond ..., cond ...], in its dtype."""
     half = sample.shape[0] // 2
-    uncond, cond = sample[0:half], sample[half : 2 * half]
+    uncond = sample[0:half]
+    cond = sample[half : 2 * half]
     return ttnn.add(uncond, ttnn.multiply(ttnn.subtract(cond, uncond), scale))

@@ -168,7 +168,8 @@ def _cut(call: Invocation, dim: int | None = None) -> tuple[ttnn.Tensor, int, in
 
 def _per_axis(call: Invocation, name: str) -> list[tuple[Any, int | None]]:
     """Pair the argument ``name`` with its mesh axis; operations over two axes take a list of each."""
-    value, axis = call.kwargs.get(name), _axis(call)
+    value = call.kwargs.get(name)
+    axis = _axis(call)
     if isinstance(axis, list | tuple):
         values = value if isinstance(value, list | tuple) else [value] * len(axis)
         return list(zip(values, axis, strict=False))

@@ -43,8 +43,10 @@ class Context:
         self.dtype = DTYPES[self.options.dtype]
         self.shape = tuple(self.device.shape)
         self.chunks: tuple[int, int] | None = None
-        self.sp, self.tp = parallel.sp, parallel.tp
-        self.ring, self.ulysses = parallel.ring, parallel.ulysses
+        self.sp = parallel.sp
+        self.tp = parallel.tp
+        self.ring = parallel.ring
+        self.ulysses = parallel.ulysses
         self.tp_axis = parallel.tensor_parallel.mesh_axis
         self.ring_axis = parallel.ring_parallel.mesh_axis
         self.ulysses_axis = parallel.ulysses_parallel.mesh_axis
@@ -121,7 +123,8 @@ class Context:
         if self.tp > 1:
             dims[self.tp_axis] = tp_dim
         if x.is_meta:
-            shape, rows = self._local_shape(x, dims), ttnn.ROW_MAJOR_LAYOUT
+            shape = self._local_shape(x, dims)
+            rows = ttnn.ROW_MAJOR_LAYOUT
             return ttnn.empty(shape, dtype=dtype, layout=rows, device=self.device)
         mapper = ttnn.ShardTensor2dMesh(self.device, mesh_shape=self.shape, dims=tuple(dims))
         host = ttnn.from_torch(x, dtype=dtype, mesh_mapper=mapper)

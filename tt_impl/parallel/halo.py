@@ -87,7 +87,8 @@ class ImageShards:
         if key not in self._kept:
             height, width = self.padded(ctx)
             inside = F.pad(torch.ones(self.height, self.width), (0, width - self.width, 0, height - self.height))
-            rows, columns = height // self.local[0], width // self.local[1]
+            rows = height // self.local[0]
+            columns = width // self.local[1]
             # (rows of devices, columns of devices, N) -> every device's own N, whichever way the axes lie
             cut = (
                 inside.view(rows, self.local[0], columns, self.local[1]).transpose(1, 2).flatten(2).repeat(1, 1, frames)

@@ -18,7 +18,8 @@ from tt_impl.parallel import programs
 from tt_impl.parallel.buffers import BufferLedger, Loan
 
 _TOPOLOGY = {Topology.LINEAR: ttnn.Topology.Linear, Topology.RING: ttnn.Topology.Ring, None: ttnn.Topology.Linear}
-_AG_SEMAPHORES, _RS_SEMAPHORES = 2, 3
+_AG_SEMAPHORES = 2
+_RS_SEMAPHORES = 3
 SLOTS = 2
 """Ping-pong: how many buffers and sets of semaphores take turns."""
 
@@ -27,7 +28,8 @@ class CCLManager:
     """Collectives over the axes of a submesh ``shape`` cut from ``spec``, of more than one device each."""
 
     def __init__(self, device: ttnn.MeshDevice, spec: MeshSpec, shape: tuple[int, int]) -> None:
-        self.device, self.shape = device, shape
+        self.device = device
+        self.shape = shape
         whole = [shape[axis] == spec.shape[axis] for axis in (0, 1)]
         self.topology = [_TOPOLOGY[spec.topology(axis) if whole[axis] else Topology.LINEAR] for axis in (0, 1)]
         self.num_links = [max(1, spec.links[axis]) for axis in (0, 1)]

@@ -31,7 +31,8 @@ def ring_attention(
     ``logical_l``: prompt tokens of all devices where ``rear`` is cut over the ring too, None where it is replicated.
     """
     q, k, v = qkv
-    axis, ccl = ctx.ring_axis, ctx.ccl
+    axis = ctx.ring_axis
+    ccl = ctx.ccl
     grid = ctx.device.compute_with_storage_grid_size()
     cut = _cut_rear(ctx, rear, logical_l) if rear is not None and logical_l is not None else {}
     with ccl.collective(axis):

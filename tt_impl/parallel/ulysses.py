@@ -24,7 +24,8 @@ from tt_impl.parallel.context import Context
 
 QKV = tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]
 Inner = Callable[[QKV, "QKV | None"], "tuple[ttnn.Tensor, ttnn.Tensor | None]"]
-_HEADS, _ROWS = 1, 2
+_HEADS = 1
+_ROWS = 2
 
 
 def ulysses_attention(

@@ -55,7 +55,8 @@ def _local(
     ctx: Context, qkv: QKV, prompt: QKV | None, *, logical_n: int, logical_l: int | None = None
 ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
     """Attention on whole sequences; explicit padding rows are cut away before and put back after."""
-    rows, qkv = qkv[0].shape[2], _real_rows(qkv, logical_n)
+    rows = qkv[0].shape[2]
+    qkv = _real_rows(qkv, logical_n)
     program = program_config(ctx, logical_n, reserve_row=False)
     if prompt is None:
         out = ttnn.transformer.scaled_dot_product_attention(

@@ -44,6 +44,7 @@ class VocabArgmax:
         if ctx.tp == 1:
             return token
         both = ctx.ccl.all_gather(ttnn.concat([value, token], dim=3), dim=1, axis=ctx.tp_axis)
-        value, token = both[:, :, :, 0:1], both[:, :, :, 1:2]
+        value = both[:, :, :, 0:1]
+        token = both[:, :, :, 1:2]
         wins = ttnn.eq(value, ttnn.max(value, dim=1, keepdim=True))
         return ttnn.min(ttnn.where(wins, token, _NO_TOKEN), dim=1, keepdim=True)

@@ -56,7 +56,8 @@ def program(
         per stage, the expert of every step, bytes of DRAM that a device still held after each stage, and those that
         it held before an expert was loaded and afterwards.
     """
-    root, asked = Path(folder), PipelineRequest(**request)
+    root = Path(folder)
+    asked = PipelineRequest(**request)
     pipeline = find_pipeline(root)
     pipeline.check(root)
     groups = submeshes(device, options)
@@ -84,12 +85,16 @@ def denoise(
 
     ``runs`` and ``conditions`` are those of the cfg groups, negative first.
     """
-    first, experts = runs[0], pipeline.experts(runs[0].root)
+    first = runs[0]
+    experts = pipeline.experts(runs[0].root)
     scales = dict(zip((name for name, _ in experts), first.request.guidance_scales, strict=False))
     schedule = pipeline.scheduler(first.root, first.request, first.tensors)
     numbers = recurrences(schedule)
     groups = [Group(run, Context(run.device, run.options), given) for run, given in zip(runs, conditions, strict=True)]
-    latents, kept, used, held = first.tensors["latents"], [], [], {}
+    latents = first.tensors["latents"]
+    kept = []
+    used = []
+    held = {}
     for index, t in enumerate(schedule.timesteps):
         progress.report(index, len(numbers))
         expert = expert_of(experts, float(t), schedule.num_train_timesteps)
@@ -146,7 +151,8 @@ class Group:
     def step(self, prediction: ttnn.Tensor, index: int, numbers: list[Recurrence], noise: torch.Tensor | None) -> None:
         """Take step ``index`` with a guided prediction, (1, 1, local N, C)."""
         if self.scheduler is None:
-            rows, features = prediction.shape[2] * self.ctx.sp, prediction.shape[3]
+            rows = prediction.shape[2] * self.ctx.sp
+            features = prediction.shape[3]
             self.order = TokenOrder(self.ctx, self._read, rows, features)
             self.scheduler = DeviceScheduler(numbers, self.order.put(self.run.tensors["latents"]))
         drawn = None if noise is None else self.order.put(noise)
@@ -172,14 +178,16 @@ class _Stages:
     """Seconds of every stage, and the DRAM of a device, in bytes, that is still taken when it is over."""
 
     def __init__(self, device: ttnn.MeshDevice) -> None:
-        self._device, self._last = device, time.monotonic()
+        self._device = device
+        self._last = time.monotonic()
         self.seconds: dict[str, float] = {}
         self.left: dict[str, int] = {}
 
     def over(self, name: str) -> None:
         gc.collect()  # what a stage has built goes before the next one builds
         now = time.monotonic()
-        self.seconds[name], self._last = round(now - self._last, 3), now
+        self.seconds[name] = round(now - self._last, 3)
+        self._last = now
         self.left[name] = dram_taken(self._device)
 
 

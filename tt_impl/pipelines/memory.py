@@ -71,7 +71,8 @@ class Subject:
     def of(cls, model: dict[str, Any] | str, shapes: dict[str, list[int]]) -> Subject:
         """``model`` is a published name or a config.json."""
         if isinstance(model, dict):
-            spec, config = get(class_name_of(model)), model
+            spec = get(class_name_of(model))
+            config = model
         else:
             spec = get(model)
             config = next(p.config for p in spec.published if p.name == model)
@@ -104,11 +105,15 @@ def program(
 
     The report has one entry under ``groups``, for the first cfg group: a :class:`tt_impl.reports.memory.CfgGroup`.
     """
-    subject, submesh = Subject.of(model, shapes), submeshes(device, options)[0]
-    weights, ctx, started = ShapeWeights(torch.bfloat16), Context(submesh, options), time.monotonic()
+    subject = Subject.of(model, shapes)
+    submesh = submeshes(device, options)[0]
+    weights = ShapeWeights(torch.bfloat16)
+    ctx = Context(submesh, options)
+    started = time.monotonic()
     built = subject.build(ctx, weights)
     loaded = Level.of(submesh, ttnn.BufferType.DRAM)
-    built_s, started = round(time.monotonic() - started, 2), time.monotonic()
+    built_s = round(time.monotonic() - started, 2)
+    started = time.monotonic()
     with one_of_each(built, subject.counts()):
         subject.feed(built)
         level = Level.of(submesh, ttnn.BufferType.DRAM)
@@ -133,12 +138,14 @@ def needs(
 
     Weights are those of one block of each kind and, for every further one, the difference that one more makes.
     """
-    subject, submesh = Subject.of(model, shapes), submeshes(device, options)[0]
+    subject = Subject.of(model, shapes)
+    submesh = submeshes(device, options)[0]
     counts = subject.counts()
     if not counts:
         raise UserError(f"{subject.spec.name} has no blocks of which one would stand for all.")
     one = dict.fromkeys(counts, 1)
-    total = smallest = _weights_of(subject.with_counts(one), submesh, options)
+    total = _weights_of(subject.with_counts(one), submesh, options)
+    smallest = total
     for kind, count in counts.items():
         if count > 1:
             larger = _weights_of(subject.with_counts(one | {kind: 2}), submesh, options)
@@ -183,7 +190,8 @@ def captured(subject: Subject, model: Any, device: ttnn.MeshDevice) -> Usage:
 
 def _weights_of(subject: Subject, submesh: ttnn.MeshDevice, options: RunOptions) -> tuple[int, int]:
     """(bytes of one device, parameters) of a model that is built and dropped."""
-    before, weights = Level.of(submesh, ttnn.BufferType.DRAM).allocated, ShapeWeights(torch.bfloat16)
+    before = Level.of(submesh, ttnn.BufferType.DRAM).allocated
+    weights = ShapeWeights(torch.bfloat16)
     built = subject.build(Context(submesh, options), weights)
     taken = Level.of(submesh, ttnn.BufferType.DRAM).allocated - before
     del built
@@ -209,7 +217,8 @@ def _l1(device: ttnn.MeshDevice, taken: Usage) -> L1:
     view = ttnn.get_memory_view(device, ttnn.BufferType.L1)
     kept = max(taken.l1_kept, view.total_bytes_allocated_per_bank)
     peak = taken.l1_peak.size + kept - taken.l1_kept
-    total, tensors = view.total_bytes_per_bank, taken.l1_tensors + kept - taken.l1_kept
+    total = view.total_bytes_per_bank
+    tensors = taken.l1_tensors + kept - taken.l1_kept
     return L1(total, kept, peak, taken.l1_peak.op, tensors, total - peak)
 
 

@@ -74,7 +74,8 @@ class Run:
         lora = by_part(self.options.lora).get(name, ())
         checkpoint = Checkpoint(self.root / name, self.options.variant, part=True, lora=lora)
         spec = spec_of_checkpoint(checkpoint)
-        ctx, config = ctx or Context(self.device, self.options), checkpoint.as_config(spec.config_class)
+        ctx = ctx or Context(self.device, self.options)
+        config = checkpoint.as_config(spec.config_class)
         model = _counterpart(self.root, name, spec, checkpoint)(Weights(checkpoint, self.storage), ctx, config)
         return Part(model, spec, checkpoint.config)
 

@@ -28,7 +28,8 @@ class TokenOrder:
     """
 
     def __init__(self, ctx: Context, read: Callable[[ttnn.Tensor], torch.Tensor], rows: int, features: int) -> None:
-        self._ctx, self._shape = ctx, (1, 1, rows, features)
+        self._ctx = ctx
+        self._shape = (1, 1, rows, features)
         numbers = torch.arange(rows * features, dtype=torch.float32).view(self._shape)  # exact in fp32 up to 2^24
         self._places = read(self.put_tokens(numbers)).flatten().long()
         if len(self._places.unique()) != len(self._places):
@@ -55,7 +56,8 @@ class DeviceScheduler:
     def __init__(self, numbers: list[Recurrence], latents: ttnn.Tensor) -> None:
         self._numbers = numbers
         self._longest = max(len(step.latents) for step in numbers)
-        self._latents, self._predictions = [latents], []
+        self._latents = [latents]
+        self._predictions = []
 
     def step(self, prediction: ttnn.Tensor, index: int, noise: ttnn.Tensor | None = None) -> ttnn.Tensor:
         """Return the latents after step ``index``."""

@@ -38,7 +38,9 @@ class DFlashDrafter:
     """DFlash with the target's embedding and head."""
 
     def __init__(self, model: DFlashDraftModel, target: Qwen3MoeForCausalLM, cache: str = "context") -> None:
-        self._model, self._target, self._keeps = model, target, cache
+        self._model = model
+        self._target = target
+        self._keeps = cache
         self._cache = model.new_cache()
         self._whole: list[ttnn.Tensor] = []
 
@@ -72,8 +74,10 @@ def speculate(
     """Greedy tokens of the target with a drafter's help: ``tokens`` and, per step, ``steps``."""
     cache = target.new_cache()
     hidden = target.hidden(prompt_1P, cache, keep)
-    tokens, steps = [int(target.argmax(last_row(hidden.last)))], []
-    start, kept = prompt_1P.shape[1], hidden.kept
+    tokens = [int(target.argmax(last_row(hidden.last)))]
+    steps = []
+    start = prompt_1P.shape[1]
+    kept = hidden.kept
     while len(tokens) < max_new_tokens:
         proposed = drafter.propose(start, tokens[-1], kept)
         hidden = target.hidden(torch.cat([torch.tensor(tokens[-1:]), proposed])[None], cache, keep)
@@ -98,7 +102,9 @@ def speculate(
 
 def greedy(target: Qwen3MoeForCausalLM, prompt_1P: torch.Tensor, *, max_new_tokens: int) -> dict[str, Any]:
     """Tokens of the target alone, one row per pass."""
-    cache, rows, tokens = target.new_cache(), prompt_1P, []
+    cache = target.new_cache()
+    rows = prompt_1P
+    tokens = []
     while len(tokens) < max_new_tokens:
         tokens.append(int(target.argmax(last_row(target.hidden(rows, cache).last))))
         rows = torch.tensor([tokens[-1:]])

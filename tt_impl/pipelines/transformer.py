@@ -55,7 +55,8 @@ def program(
         raise UserError(f"{checkpoint.class_name} has no counterpart in TTNN; leave out --backend {options.backend}.")
     if options.vae_parallel not in spec.vae_forms:
         raise UserError(f"a {checkpoint.class_name} is not cut by channel; leave out --vae-parallel.")
-    model_class, config = resolve(spec.ttnn), checkpoint.as_config(spec.config_class)
+    model_class = resolve(spec.ttnn)
+    config = checkpoint.as_config(spec.config_class)
     dims = spec.inputs(checkpoint.config)
     sizes = named_sizes(dims, {name: tuple(x.shape) for name, x in inputs.items()})
     running = []

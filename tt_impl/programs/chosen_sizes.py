@@ -25,7 +25,8 @@ from tt_impl.programs.given_calls import Seen, settings
 _ATTENTION = "ttnn.transformer.scaled_dot_product_attention"
 _ROWS = (1, 32, 33, 64, 96, 97, 128, 160, 192, 224, 255, 256, 257, 289, 320, 511, 512, 513, 640, 2049)
 _CHANNELS = range(32, 545, 32)
-_M, _N = (32, 288, 333, 1760, 2048, 4096, 4128), (32, 72, 320, 1824, 4096)
+_M = (32, 288, 333, 1760, 2048, 4096, 4128)
+_N = (32, 72, 320, 1824, 4096)
 _K = (32, 40, 96, 288, 608, 640, 928, 1184)
 _GALAXY = ("cfg2_sp4_tp4", "sp4_tp8", "sp8_tp4")
 _LAYOUTS = (("t3k", "sp2_tp4"), ("bh-loudbox", "sp4_tp2"), *product(("galaxy", "bh-galaxy"), _GALAXY))
@@ -79,10 +80,12 @@ def _convolutions(ctx: Context) -> Iterator[Seen]:
 
 def _products(ctx: Context, grid: tuple[int, int]) -> Iterator[Seen]:
     """Blocks of matmuls, with and without a gather on the way."""
-    gather, cores = "ttnn.experimental.all_gather_minimal_matmul_async", (grid[0], grid[1] - 1)
+    gather = "ttnn.experimental.all_gather_minimal_matmul_async"
+    cores = (grid[0], grid[1] - 1)
     for rows, inner, columns in product(_M, _K, _N):
         how = {"compute_kernel_config": ctx.linear_config}
-        x, w = (1, 1, rows, inner), (1, 1, inner, columns)
+        x = (1, 1, rows, inner)
+        w = (1, 1, inner, columns)
         config = programs.matmul_config(rows, inner, columns, grid)
         yield _call("ttnn.experimental.minimal_matmul", x, w, config=config, **how)
         for ring in (True, False):

@@ -38,7 +38,8 @@ def program(
     Args:
         again: shapes of a further forward that are not those of the others.
     """
-    subject, submesh = Subject.of(model, shapes), submeshes(device, options)[0]
+    subject = Subject.of(model, shapes)
+    submesh = submeshes(device, options)[0]
     subject = subject.with_counts(dict.fromkeys(subject.counts(), 1)) if subject.counts() else subject
     watcher = Watcher()
     with intercepted(watcher):

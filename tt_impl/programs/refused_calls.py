@@ -86,7 +86,8 @@ class Bench:
 
 def links(b: Bench) -> Named:
     """No more Ethernet links than an axis has; over two axes, than each; without an axis, than any has."""
-    x, two = b.tensor(1, 1, 32, 64), b.tensor(8, 4, 4, 32, layout=ttnn.ROW_MAJOR_LAYOUT)
+    x = b.tensor(1, 1, 32, 64)
+    two = b.tensor(8, 4, 4, 32, layout=ttnn.ROW_MAJOR_LAYOUT)
     for axis in b.axes:
         for more in (0, 1):
             count = b.spec.links[axis] + more
@@ -102,7 +103,9 @@ def links(b: Bench) -> Named:
 
 def _pad(b: Bench, x: ttnn.Tensor, count: Any, topology: ttnn.Topology = ttnn.Topology.Linear) -> Any:
     """Pad by a row and a column of the neighbours on either side."""
-    each, pair, barrier = [1, 1], b.semaphores(2), b.semaphores(1)
+    each = [1, 1]
+    pair = b.semaphores(2)
+    barrier = b.semaphores(1)
     return ttnn.experimental.neighbor_pad_async(
         x, [1, 2], each, each, "zeros", [0, 1], pair, barrier, num_links=count, topology=topology
     )
@@ -111,8 +114,10 @@ def _pad(b: Bench, x: ttnn.Tensor, count: Any, topology: ttnn.Topology = ttnn.To
 def topologies(b: Bench) -> Named:
     """Ask for a ring where the ends of a whole axis are wired and where not; asynchronous collectives ask for it unless
     told otherwise."""
-    ring, line = ttnn.Topology.Ring, ttnn.Topology.Linear
-    x, rows = b.tensor(1, 1, 32, 64), b.tensor(8, 4, 4, 32, layout=ttnn.ROW_MAJOR_LAYOUT)
+    ring = ttnn.Topology.Ring
+    line = ttnn.Topology.Linear
+    x = b.tensor(1, 1, 32, 64)
+    rows = b.tensor(8, 4, 4, 32, layout=ttnn.ROW_MAJOR_LAYOUT)
     for axis in b.axes:
         is_ring = b.spec.topology(axis) is Topology.RING
         gather = partial(ttnn.all_gather, x, 3, cluster_axis=axis, num_links=1)
@@ -133,10 +138,13 @@ def topologies(b: Bench) -> Named:
 
 def cores(b: Bench) -> Named:
     """No core beyond the device's grid, wherever a call names one."""
-    x, w, q = b.tensor(1, 1, 64, 256), b.tensor(1, 1, 256, 256), b.tensor(1, 4, 64, 64)
+    x = b.tensor(1, 1, 64, 256)
+    w = b.tensor(1, 1, 256, 256)
+    q = b.tensor(1, 4, 64, 64)
     attend = ttnn.transformer.scaled_dot_product_attention
     for more in ((0, 0), (1, 0), (0, 1)):
-        size, right = tuple(n + m for n, m in zip(b.grid, more, strict=True)), not any(more)
+        size = tuple(n + m for n, m in zip(b.grid, more, strict=True))
+        right = not any(more)
         grid = ttnn.CoreGrid(x=size[0], y=size[1])
         yield f"linear on {size} cores", right, partial(ttnn.linear, x, w, core_grid=grid)
         config = ttnn.MinimalMatmulConfig(
@@ -156,7 +164,8 @@ def parts(b: Bench) -> Named:
             for extra in (0, unit):
                 size = [2, n, 64, 64]
                 size[dim] = n * unit + extra
-                x, what = b.tensor(*size), f"reduce_scatter of {size[dim]} in dim {dim} over {n}"
+                x = b.tensor(*size)
+                what = f"reduce_scatter of {size[dim]} in dim {dim} over {n}"
                 named = f"dim {dim} of size {size[dim]} into {n} parts, which needs a multiple of {n * unit}"
                 yield what, not extra or named, partial(ttnn.reduce_scatter, x, dim, cluster_axis=axis)
                 yield f"asynchronous {what}", not extra, partial(_reduce, b, x, None, dim, axis)
@@ -175,7 +184,8 @@ def _reduce(b: Bench, x: ttnn.Tensor, into: Any, dim: int, axis: int) -> Any:
 def buffers(b: Bench) -> Named:
     """Gather and sum into memory of the caller's, which must fit in shape and in dtype."""
     for axis in b.axes:
-        n, x = b.spec.shape[axis], b.tensor(1, 1, 64, 64)
+        n = b.spec.shape[axis]
+        x = b.tensor(1, 1, 64, 64)
         for what, buffer in (
             ("that fits", b.tensor(1, 1, 64, 64 * n)),
             ("that is short", b.tensor(1, 1, 64, 64 * n - 32)),
@@ -224,7 +234,8 @@ def ledger(b: Bench) -> Named:
 
     def lent(*steps: str) -> Call:
         def play() -> None:
-            found, loans = BufferLedger(), []
+            found = BufferLedger()
+            loans = []
             for step in steps:
                 what, _, axis = step.partition(" ")
                 if what == "lend":
@@ -278,11 +289,14 @@ def _names_its_axis(ccl: CCLManager, axis: int) -> None:
 
 def pages(b: Bench) -> Named:
     """Give out pages of a cache, each to one user, all and no more; ttnn skips what a table has as page -1."""
-    ctx, table = Context(b.device, b.options), list[int]()
+    ctx = Context(b.device, b.options)
+    table = list[int]()
     pool = PagePool(ctx, 1, 8)
 
     def all_given(count: int) -> None:
-        few, first, second = PagePool(ctx, 1, count), list[int](), list[int]()
+        few = PagePool(ctx, 1, count)
+        first = list[int]()
+        second = list[int]()
         few.reserve(first, 3 * PAGE)
         few.reserve(second, (count - 4) * PAGE + 1)
         if sorted(first + second) != list(range(count)) or len(first) != 3:
@@ -310,7 +324,8 @@ def freed(b: Bench) -> Named:
 
 def divided(b: Bench) -> Named:
     """Beside its submeshes a mesh is used no more; last, because it stays divided."""
-    x, made = b.tensor(1, 1, 32, 64), list[Any]()
+    x = b.tensor(1, 1, 32, 64)
+    made = list[Any]()
     yield "a part of the mesh", True, lambda: made.append(b.device.create_submesh(ttnn.MeshShape(1, 1)))
     yield "a tensor of a mesh that was divided", False, lambda: ttnn.add(x, 1.0)
     yield "a tensor on a mesh that was divided", False, lambda: b.tensor(1, 1, 32, 32)

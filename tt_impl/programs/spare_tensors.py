@@ -51,7 +51,8 @@ class Holding(ShapeWeights):
 
     def __init__(self, spare: list[str]) -> None:
         super().__init__(torch.bfloat16)
-        self._spare, self._left = spare, set[str]()
+        self._spare = spare
+        self._left = set[str]()
 
     @property
     def names(self) -> set[str]:

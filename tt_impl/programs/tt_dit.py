@@ -65,8 +65,10 @@ def _block(device: ttnn.MeshDevice, options: RunOptions, sizes: Mapping[str, int
     from models.tt_dit.utils.padding import PaddingConfig
 
     parallel = options.parallel
-    sp_axis, tp_axis = parallel.sequence_parallel.mesh_axis, parallel.tensor_parallel.mesh_axis
-    heads, head_dim = sizes["heads"], sizes["head_dim"]
+    sp_axis = parallel.sequence_parallel.mesh_axis
+    tp_axis = parallel.tensor_parallel.mesh_axis
+    heads = sizes["heads"]
+    head_dim = sizes["head_dim"]
     padding = None
     if heads % parallel.tp:
         padding = PaddingConfig.from_tensor_parallel_factor(heads, head_dim, parallel.tp)

@@ -209,7 +209,8 @@ def verdict(report: dict[str, Any]) -> str:
 def shrink(group: dict[str, Any]) -> list[str]:
     """List what to shrink so that a group fits, the largest owner first; nothing if DRAM and L1 would hold it."""
     found = []
-    transient, total = group["peak"] - group["persistent"], group["total"]
+    transient = group["peak"] - group["persistent"]
+    total = group["total"]
     kept = group["persistent"] - group["weights"]
     if group["headroom"] < 0:
         size, owner, how = max(

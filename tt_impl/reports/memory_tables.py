@@ -49,7 +49,8 @@ def write(out: Path, *, match: str = "", progress: Progress = lambda text: None)
 def measured(system: System, worker: Worker) -> Row:
     """Measure every stage of a system's pipeline: what ttnn allocated, or the sentence that says why nothing."""
     name, size, mesh, parallel = system
-    (_, model), options = get_published(name), RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock")
+    _, model = get_published(name)
+    options = RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock")
     found: dict[str, Row] = {}
     stages = []
     for stage in memory.stages(model, latent(model, size)[1], options):
@@ -103,7 +104,8 @@ def _transformer(row: Row) -> list[str]:
     stage = next(stage for stage in row["stages"] if stage["model"] == name)
     if "missing" in stage:
         return [*label, stage["missing"]]
-    g, l1 = stage["groups"][0], stage["groups"][0]["l1"]
+    g = stage["groups"][0]
+    l1 = stage["groups"][0]["l1"]
     sizes = [g["weights"], g["persistent"] - g["weights"], g["peak"] - g["persistent"], g["peak"], g["total"]]
     cells = [f"{n / memory.MIB:.1f}" for n in [*sizes, g["headroom"], g["largest_free"]]]
     cells += [_op(g["peak_op"]), f"{l1['peak'] / 1024:.0f} of {l1['total'] / 1024:.0f}", f"{l1['headroom'] / 1024:.0f}"]
@@ -113,7 +115,9 @@ def _transformer(row: Row) -> list[str]:
 def _pipeline(row: Row) -> list[str]:
     name, size, mesh, parallel = row["system"]
     label = [f"{name} {size}", mesh, parallel]
-    parts, there, total = [], [], 0
+    parts = []
+    there = []
+    total = 0
     for stage in row["stages"]:
         if "missing" in stage:
             parts.append(f"{stage['stage']}: {stage['missing']}")

@@ -47,7 +47,8 @@ def claim(kind: str, spec: MeshSpec, cluster: str) -> bool:
     if process.is_open:
         raise UserError(f"{process.opened} is still open in this process; close it before {wanted} is opened.")
     if process.opened is None:
-        process.opened, process.cluster = wanted, cluster
+        process.opened = wanted
+        process.cluster = cluster
         return True
     if process.cluster != cluster:
         raise UserError(

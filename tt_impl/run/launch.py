@@ -138,10 +138,12 @@ class Worker:
 
     def _wait(self, folder: Path, timeout_s: float, progress: Callable[[int, int], None] | None) -> bool:
         """Whether the process answered, no more than ``timeout_s`` after the last step that its program reported."""
-        reached, until = None, time.monotonic() + timeout_s
+        reached = None
+        until = time.monotonic() + timeout_s
         while not select.select([self._process.stdout], [], [], max(0.0, min(_TICK_S, until - time.monotonic())))[0]:
             if (steps := read_progress(folder)) not in (None, reached):
-                reached, until = steps, time.monotonic() + timeout_s
+                reached = steps
+                until = time.monotonic() + timeout_s
                 if progress is not None:
                     progress(*steps)
             if time.monotonic() >= until:
@@ -164,7 +166,8 @@ class Worker:
             )
 
     def _stop(self) -> None:
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is None:
             return
         processes.end(process)
@@ -184,7 +187,8 @@ def _read(folder: Path, code: int, log: Path) -> Outcome:
 
     path = folder / "answer.json"
     if not path.exists():
-        how, tail = processes.how_it_ended(code), log.read_text(errors="replace")[-2000:]
+        how = processes.how_it_ended(code)
+        tail = log.read_text(errors="replace")[-2000:]
         raise RankFailure(f"the ttnn process {how} in {_last(folder)}.", rank=0, traceback=tail)
     answer = json.loads(path.read_text(encoding="utf-8"))
     if not answer["ok"]:

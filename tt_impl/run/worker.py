@@ -47,7 +47,8 @@ def run_job(folder: Path) -> None:
 def _run(message: dict[str, Any], folder: Path) -> dict[str, Any]:
     job = Job.from_json(message["job"])
     job.enter_folder()
-    options, arguments = job.options, dict(job.arguments)
+    options = job.options
+    arguments = dict(job.arguments)
     if "checkpoint" in arguments:
         arguments["checkpoint"] = open_checkpoint(arguments["checkpoint"], options.variant, options.lora)
     if "inputs" in arguments:

@@ -45,7 +45,9 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-_GATHER, _REDUCE, _ATTEND = "all_gather", "reduce_scatter", "ring_attention"
+_GATHER = "all_gather"
+_REDUCE = "reduce_scatter"
+_ATTEND = "ring_attention"
 _ATTENTION = "scaled_dot_product_attention"
 _CUT = _names("input_tensor dim")
 _PADDED = _names("input_tensor dim padding_left padding_right padding_mode cluster_axis")
@@ -171,7 +173,8 @@ def _moved(kind: str, named: dict[str, Any], inputs: list[ttnn.Tensor]) -> list[
 def _borders(named: dict[str, Any]) -> list[Entry]:
     """List what the first device of each axis sends: the border to its one neighbour; a dim grows before the next."""
     x, dims, left, right, _, axes = (named[name] for name in _PADDED)
-    shape, found = list(x.shape), []
+    shape = list(x.shape)
+    found = []
     for dim, before, after, axis in zip(dims, left, right, axes, strict=True):
         border = tensor_bytes(shape, x.dtype.name) / shape[dim] * before
         shape[dim] += before + after
@@ -188,7 +191,8 @@ def compared(call: Invocation) -> list[Entry]:
 def crossings(name: str, named: dict[str, Any], inputs: list[ttnn.Tensor]) -> list[Entry]:
     """Return :func:`collectives` with ``topology`` and ``links``: None where the program leaves them to ttnn."""
     found = collectives(name, named, inputs)
-    links, topology = links_of(named), topology_of(named)
+    links = links_of(named)
+    topology = topology_of(named)
     for i, entry in enumerate(found):
         entry |= {"topology": topology, "links": links[i] if isinstance(links, list | tuple) else links}
     return found

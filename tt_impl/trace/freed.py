@@ -22,5 +22,6 @@ def check_allocated(call: Invocation) -> None:
         return
     for tensor in call.inputs:
         if not tensor.is_allocated() or tensor.buffer_unique_id() is None:
-            shape, dtype = tuple(tensor.shape), tensor.dtype.name
+            shape = tuple(tensor.shape)
+            dtype = tensor.dtype.name
             raise FreedTensor(f"{call.name} uses a {dtype} tensor of shape {shape} that was deallocated before.")

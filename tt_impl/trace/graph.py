@@ -224,13 +224,15 @@ class _Reader:
         self._empty: dict[tuple[int, int], Change] = {}
 
     def start(self, node: Node) -> None:
-        params, op = node["params"], None
+        params = node["params"]
+        op = None
         if "program_factory_type" in params:
             outermost = self._open[0][0] if self._open else params["name"]
             text = (node["arguments"] or [""])[0]
             inputs = self._operands(node["input_tensors"])
             op = DeviceOp(outermost, params["name"], text, *self._settings_in(text), inputs)
-            op.l1, op.dram = self.graph.l1, self.graph.dram
+            op.l1 = self.graph.l1
+            op.dram = self.graph.dram
             self.graph.ops.append(op)
         self._open.append((params["name"], op))
 
@@ -247,7 +249,8 @@ class _Reader:
         params = node["params"]
         change = self._empty.pop((params["buffer_type"], params["address"]), None) if "address" in params else None
         if change is not None:
-            change.shape, change.dtype = _shape(params["shape"]), _name(params["dtype"])
+            change.shape = _shape(params["shape"])
+            change.dtype = _name(params["dtype"])
 
     def begin_layout(self, node: Node) -> None:
         if (op := self._innermost()) is not None:
@@ -255,7 +258,8 @@ class _Reader:
 
     def lay_out(self, node: Node) -> None:
         """Lay a buffer out on some cores; one that lies in the memory of a tensor takes none."""
-        params, op = node["params"], self._innermost()
+        params = node["params"]
+        op = self._innermost()
         if op is not None and "1" not in (params.get("globally_allocated"), params.get("borrows_memory")):
             for core in _cores(params["core_range_set"]):
                 op.layouts[-1][core] += params["size"]
@@ -265,7 +269,9 @@ class _Reader:
 
     def change(self, params: dict[str, Any], sign: int) -> None:
         """Take memory (``sign`` 1) or give it back (-1)."""
-        kind, size, graph = params["buffer_type"], bank_bytes(params["max_size_per_bank"]), self.graph
+        kind = params["buffer_type"]
+        size = bank_bytes(params["max_size_per_bank"])
+        graph = self.graph
         if kind in MEMORIES:
             change = Change(sign, int(params["device_id"]), MEMORIES[kind], int(params["address"]), size)
             graph.changes.append(change)

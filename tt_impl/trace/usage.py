@@ -47,8 +47,10 @@ def usage(nodes: list[Node], device: ttnn.MeshDevice) -> Usage:
     graph = read(nodes)
     banks = ttnn.get_memory_view(device, ttnn.BufferType.DRAM).num_banks
     size, op = graph.dram_peak
-    highest, tensors = Peak(), 0
+    highest = Peak()
+    tensors = 0
     for found in graph.ops:
         if found.cb_bytes + found.l1 > highest.size:
-            highest, tensors = Peak(found.cb_bytes + found.l1, found.call), found.l1
+            highest = Peak(found.cb_bytes + found.l1, found.call)
+            tensors = found.l1
     return Usage(graph.dram * banks, Peak(size * banks, op), graph.l1, highest, tensors)

@@ -20,7 +20,8 @@ class CLIPOracle(Oracle):
 
     def text_inputs(self, config: dict[str, Any], shape: ModelShape, seed: int) -> dict[str, Tensor]:
         tensors = super().text_inputs(config, shape, seed)
-        ids, mask = tensors["input_ids"], tensors["attention_mask"]
+        ids = tensors["input_ids"]
+        mask = tensors["attention_mask"]
         end = config["eos_token_id"]
         ids[ids == end] = end + 1
         mask[:, -1] = 0

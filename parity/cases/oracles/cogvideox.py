@@ -70,7 +70,8 @@ def _rotary_tables(model: Any, latent_BTCHW: Tensor) -> tuple[Tensor, Tensor]:
     from diffusers import CogVideoXPipeline
 
     pipe = CogVideoXPipeline.__new__(CogVideoXPipeline)
-    pipe.transformer, pipe.vae_scale_factor_spatial = model, 1
+    pipe.transformer = model
+    pipe.vae_scale_factor_spatial = 1
     frames, height, width = (latent_BTCHW.shape[i] for i in (1, 3, 4))
     make = CogVideoXPipeline._prepare_rotary_positional_embeddings
     return make(pipe, height, width, frames, torch.device("cpu"))

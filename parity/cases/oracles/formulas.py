@@ -29,7 +29,8 @@ def joint_rows(tensors: dict[str, Tensor], name: str, rows: int) -> Tensor:
 def attention_float64(tensors: dict[str, Tensor], shape: AttentionShape) -> tuple[Tensor, Tensor]:
     """Return (out (B, H, rows + L, E), lse (B, H, rows + L)) in float64 over all real keys."""
     q, k, v = (joint_rows(tensors, name, shape.rows).double() for name in ("q", "k", "v"))
-    out, lse = torch.empty_like(q), torch.empty(q.shape[:-1], dtype=torch.float64)
+    out = torch.empty_like(q)
+    lse = torch.empty(q.shape[:-1], dtype=torch.float64)
     block = max(1, _SCORES_BYTES // (8 * k.shape[2]))
     for b in range(q.shape[0]):
         for h in range(q.shape[1]):

@@ -26,7 +26,8 @@ def unlike_pipeline(spec: ModelSpec, published: Published) -> list[str]:
     pipeline = pipeline_of(published.class_name)
     if spec.pipeline_classes and spec.pipeline_classes != (pipeline.__name__,):
         return [f"{pipeline.__name__} runs it"]
-    made, defaults = bare(pipeline), defaults_of(pipeline.__call__)
+    made = bare(pipeline)
+    defaults = defaults_of(pipeline.__call__)
     parts = [name for name in inspect.signature(pipeline.__init__).parameters if name.startswith("transformer")]
     same = {"steps": published.steps == defaults["num_inference_steps"], "experts": published.experts == len(parts)}
     same["size"] = _is_known_size(published, made, defaults)

@@ -104,7 +104,8 @@ def _bf16(cases: Registry) -> None:
 
 def _storage_math(cases: Registry) -> None:
     """Add ``storage`` math, which runs outside parity have unless they ask for another one, and ``gemm`` math."""
-    few, long = replace(RING8, chunks=(48, 20)), AttentionShape(n=512, logical_n=130)
+    few = replace(RING8, chunks=(48, 20))
+    long = AttentionShape(n=512, logical_n=130)
     for dtype in ("fp32", "bf16"):
         _storage(cases, RING8, AttentionShape(), dtype=dtype, family="outlier_text")
         _storage(cases, few, long, dtype=dtype, tag="logical130of512")

@@ -35,7 +35,8 @@ def add(cases: Registry) -> None:
 def _attention(cases: Registry) -> None:
     """Add a split prompt whose rows lie behind padding of the image."""
     for layout, n, rows, text in ((_SP, 64, 40, 60), (_USP, 128, 70, 120)):
-        shape, tag = AttentionShape(n=n, logical_n=rows, text=text), f"logical{rows}of{n}_prompt{text}"
+        shape = AttentionShape(n=n, logical_n=rows, text=text)
+        tag = f"logical{rows}of{n}_prompt{text}"
         cases.make("attention", "attention", replace(layout, prompt_layout="split"), shape, tag=tag)
     alone = replace(_SP, attention="ulysses", ring_order="gather")  # nobody to gather from
     cases.make("attention", "attention", alone, AttentionShape(n=64, text=5))

@@ -26,13 +26,17 @@ def add(cases: Registry) -> None:
             cases.make("pipeline", model, layout, _SHAPE, suite="full")
 
 
-_ALONE, _NO_T5 = "wan_alone_pipeline", "sd3_no_t5_pipeline"
-_LINE, _SQUARE, _TWICE = Layout("n300", "sp2"), Layout("bh-qb", "sp2_tp2"), Layout("n300", "cfg2")
+_ALONE = "wan_alone_pipeline"
+_NO_T5 = "sd3_no_t5_pipeline"
+_LINE = Layout("n300", "sp2")
+_SQUARE = Layout("bh-qb", "sp2_tp2")
+_TWICE = Layout("n300", "cfg2")
 
 
 def _small(cases: Registry) -> None:
     """Add every pipeline at a size that takes a second, each dtype and mesh; CogVideoX's with two schedulers."""
-    picture, video = {"height": 40, "width": 56, "steps": 2}, {"height": 32, "width": 48, "frames": 5}
+    picture = {"height": 40, "width": 56, "steps": 2}
+    video = {"height": 32, "width": 48, "frames": 5}
     _like("sd3_pipeline", **picture)
     _like("flux1_pipeline", **picture)
     _like("wan_pipeline", **video)

@@ -70,7 +70,9 @@ def _real_widths(cases: Registry, model: str) -> None:
     In ``smoke`` medium in fp32, beside large in bf16 at 512 px. In fp32 each layout but
     the guided one runs at one of the widths; bf16 has other layouts, the same at both.
     """
-    guided, wide, large = Layout("t3k", "cfg2_sp2_tp2"), {"needs_gb": 6, "text": 29}, model == "sd35_large"
+    guided = Layout("t3k", "cfg2_sp2_tp2")
+    wide = {"needs_gb": 6, "text": 29}
+    large = model == "sd35_large"
     add_transformer(cases, model, guided, guidance=4.5, suite="full" if large else "smoke", **wide)
     add_transformer(cases, model, guided, dtype="bf16", guidance=4.5, suite="full", **wide)
     add_transformer(cases, model, RING8, dtype="bf16", suite="full", **wide)
@@ -127,7 +129,8 @@ def _ttnn(cases: Registry) -> None:
     ):
         add_transformer(cases, "sd35_tiny64", layout, guidance=guidance, text=29, **kind)
     for layout in (Layout("t3k", "sp4_tp2"), Layout("t3k", "sp4_tp2", "ulysses"), USP24, Layout("bh-qb", "sp2_tp2")):
-        split, suite = replace(layout, prompt_layout="split"), "smoke" if layout is USP24 else "full"
+        split = replace(layout, prompt_layout="split")
+        suite = "smoke" if layout is USP24 else "full"
         add_transformer(cases, "sd35_tiny64", split, text=141, suite=suite, **kind)  # the second device of every ring
     few = BlockShape(64, 72)  # of so few keys one counts; and 72 tokens of a prompt reach the second device
     split = Layout("t3k", "sp2_tp4", prompt_layout="split")

@@ -59,7 +59,8 @@ _CHANGES = {
 def add(cases: Registry) -> None:
     """Add the cases, those of a model together."""
     for name, (kind, shape, parts) in _MODELS.items():
-        model, of_heads = f"{name}_quiet", kind in ("text_encoder", "causal_lm")
+        model = f"{name}_quiet"
+        of_heads = kind in ("text_encoder", "causal_lm")
         whole = {"float64_noise": False, "max_shard_size": "10GB", "rounded": of_heads}
         register(model, MODELS[name].but(**_CHANGES.get(name, {}), **whole, gains=quiet(*parts)))
         layouts = _HEADS if of_heads else _LAYOUTS
@@ -67,7 +68,8 @@ def add(cases: Registry) -> None:
             for dtype in ("fp32", "bf16"):
                 cases.make(kind, model, layout, shape, dtype=dtype)
         if name in ("sd35_tiny", "flux1_tiny"):  # the norms before their output, whose epsilon no config.json tells
-            wide, more = f"{name}64_quiet", (f"single_transformer_blocks.{i}.proj_out" for i in range(1, 8))
+            wide = f"{name}64_quiet"
+            more = (f"single_transformer_blocks.{i}.proj_out" for i in range(1, 8))
             register(wide, MODELS[f"{name}64"].but(gains=quiet(*parts, *more), float64_noise=False))
             cases.make("ttnn_transformer", wide, layouts[0], replace(shape, batch=1), dtype="bf16")
         for every in ("refusals", "keys"):

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from parity.cases import Layout, ModelShape, Registry
 
-_LINES, _MIXED, _RING = Layout("t3k", "sp2_tp4"), Layout("bh-loudbox", "sp2_tp4"), Layout("t3k-1x8", "tp8")
+_LINES = Layout("t3k", "sp2_tp4")
+_MIXED = Layout("bh-loudbox", "sp2_tp4")
+_RING = Layout("t3k-1x8", "tp8")
 _WIDE = Layout("bh-galaxy", "cfg2_sp4_tp4")  # where attention's chunks are not the usual ones
-_PAIR, _ROWS, _SQUARE = Layout("n300", "tp2"), Layout("n300", "sp2"), Layout("bh-qb", "sp2_tp2")
-_FEW, _MANY = ModelShape((32, 32), 333, 1), ModelShape((128, 128), 333, 1)
+_PAIR = Layout("n300", "tp2")
+_ROWS = Layout("n300", "sp2")
+_SQUARE = Layout("bh-qb", "sp2_tp2")
+_FEW = ModelShape((32, 32), 333, 1)
+_MANY = ModelShape((128, 128), 333, 1)
 """Latents of 256 and of 4096 image tokens: activations on a device lie in L1, and in DRAM."""
 
 

@@ -44,7 +44,8 @@ def _reference(cases: Registry) -> None:
         add("sd35_vae", *_OBLONG, (10, 13), **layout)
 
 
-_LINE, _OBLONG = ("n300", "sp2"), ("t3k", "sp2_tp4")
+_LINE = ("n300", "sp2")
+_OBLONG = ("t3k", "sp2_tp4")
 
 
 def _ttnn(

@@ -22,7 +22,8 @@ def add(cases: Registry) -> None:
     ):
         add_transformer(cases, "wan22_tiny", layout, **tiny)
     for parallel in ("cfg2_sp2_tp2", "cfg2_tp4"):
-        layout, fusion = Layout("t3k", parallel), Layout("t3k", "sp2_tp4")
+        layout = Layout("t3k", parallel)
+        fusion = Layout("t3k", "sp2_tp4")
         add_transformer(cases, "wan22_tiny", layout, guidance=4.0, other_layout=fusion, **tiny)
     for layout in (Layout("t3k", "sp2_tp4"), USP24):
         add_transformer(cases, "wan22_tiny", layout, dtype="bf16", **tiny)
@@ -35,7 +36,8 @@ def add(cases: Registry) -> None:
 
 def _image_to_video(cases: Registry) -> None:
     """Add A14B (36 channels), 2.1 (an image beside a prompt of 512 rows), TI2V-5B (time steps of tokens)."""
-    square, oblong = Layout("bh-qb", "sp2_tp2"), Layout("t3k", "sp2_tp4")
+    square = Layout("bh-qb", "sp2_tp2")
+    oblong = Layout("t3k", "sp2_tp4")
     shapes = {"wan22_i2v_tiny": {"text": 29}, "wan21_i2v_tiny": {"text": 512}, "wan22_ti2v_tiny": {"text": 29}}
     for model, more in shapes.items():
         shape = {"latent": (3, 8, 12), **more}

@@ -36,7 +36,8 @@ def _attention(own: Case, mesh: str, parallel: str, *, text: int = 27, rows: int
 
 def _model(model: str, mesh: str, parallel: str, latent: tuple[int, int], batch: int = 1) -> Case:
     guidance = 3.5 if batch > 1 else None
-    layout, shape = Layout(mesh, parallel), ModelShape(latent, 23, batch)
+    layout = Layout(mesh, parallel)
+    shape = ModelShape(latent, 23, batch)
     return make_case("transformer", model, layout, shape, guidance=guidance, tag="explain")
 
 

@@ -58,18 +58,24 @@ def observe(runner: CpuRunner, fault: Fault, case: Case, seed: int) -> Run:
     """Run a case with a fault in it and look at the answer as an explanation does."""
     bounds = thresholds_for(case.kind, case.dtype)
     limits = {t.metric: t.limit for t in bounds}
-    evidence, metrics, result, error = Evidence(), {}, None, ""
+    evidence = Evidence()
+    metrics = {}
+    result = None
+    error = ""
     messages: list[str] = []
     try:
         measured = runner.run(case, seed, fault=fault.reference, trace=True, timeout_s=TIMEOUT_S)
         metrics = {**measured.metrics, **check(measured.trace, case.layout)}
-        messages, result = measured.hazards, runner.last(case, seed)
+        messages = measured.hazards
+        result = runner.last(case, seed)
         evidence = runner.explain(case, seed, limits)
         failed = bool(
             judge(metrics, bounds) or messages or any(v for k, v in metrics.items() if k.startswith("trace_"))
         )
     except RefsimError as e:
-        error, failed, evidence = str(e), True, Evidence()
+        error = str(e)
+        failed = True
+        evidence = Evidence()
         messages = [error]
     features = causes.signature(evidence, metrics, limits, messages) | causes.of_case(case)
     trace = getattr(result, "trace", [])
@@ -79,7 +85,8 @@ def observe(runner: CpuRunner, fault: Fault, case: Case, seed: int) -> Run:
 
 def make(ids: Iterable[str] | None, progress: Progress) -> dict[str, Any]:
     """Return the stored signatures, see :func:`parity.explain.causes.stored`."""
-    known, faults = settings(), corpus("cpu")
+    known = settings()
+    faults = corpus("cpu")
     found: list[dict[str, Any]] = []
     with CpuRunner() as runner:
         for name in ids or faults:
@@ -168,7 +175,8 @@ def judge_draw(count: int, seed: int, progress: Progress) -> tuple[list[Judged],
     Returns:
         what was judged, and the ids of those that were replaced.
     """
-    known, faults = settings(), corpus("cpu")
+    known = settings()
+    faults = corpus("cpu")
     found: list[Judged] = []
     unseen: list[str] = []
     with CpuRunner() as runner:

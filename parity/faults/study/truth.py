@@ -48,7 +48,8 @@ def _differs(a: Tensor, b: Tensor) -> bool:
 
 def _attention(place: Place, case: Case, faulty: Any, clean: Any) -> bool:
     """Whether all of the error of the named rank lies in the named heads and rows, and there is some."""
-    options, shape = case.layout.options(), case.shape
+    options = case.layout.options()
+    shape = case.shape
     groups = parallel_groups(options.mesh, options.parallel, place.rank or 0)
     cut = TokenShards(shape.rows, options.parallel.sp, TokenShards.of(shape.n, options.parallel.sp).local_n)
     start, stop = cut.tokens(groups["sp"].index)
@@ -73,7 +74,8 @@ def _transformer(place: Place, case: Case, faulty: Any, clean: Any) -> bool:
             if (least is None or index <= least) and _differs(a.local, b.local) and _real(a, b):
                 name = f"{a.name}#{a.call}" if a.call else a.name
                 if least is None or index < least:
-                    least, first = index, {}
+                    least = index
+                    first = {}
                 first.setdefault(name, set()).add(rank)
                 break
     if least is None:  # no layer: the sample, or a copy of it

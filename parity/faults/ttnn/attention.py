@@ -97,7 +97,8 @@ def no_lse_merge(_: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> A
 def lse_merge_averaged(_: Callable, ctx: Any, qkv: Any, prompt: Any, *, logical_n: int, **more: Any) -> Any:
     from tt_impl.parallel import sdpa
 
-    (q, k, v), rows = qkv, qkv[0].shape[2]
+    q, k, v = qkv
+    rows = qkv[0].shape[2]
     k, v = (ctx.ccl.all_gather(x, dim=2, axis=ctx.ring_axis) for x in (k, v))
     options = {
         "is_causal": False,
@@ -144,7 +145,8 @@ def usp_shards_in_device_order(original: Callable, self: Any, x: Any, dim: Any, 
 @at("tt_impl.parallel.usp:ring_attention")
 def usp_v_behind_k(original: Callable, ctx: Any, qkv: Any, prompt: Any, **more: Any) -> Any:
     q, k, v = qkv
-    n, axis = v.shape[2], ctx.ring_axis
+    n = v.shape[2]
+    axis = ctx.ring_axis
     whole = ctx.ccl.all_gather(v, dim=2, axis=axis)
     whole = ttnn.concat([whole[:, :, n:], whole[:, :, :n]], 2)
     return original(ctx, (q, k, ttnn.mesh_partition(whole, dim=2, cluster_axis=axis)), prompt, **more)

@@ -25,7 +25,9 @@ def _whole(model: str, frames: int) -> Case:
 SP2 = video_block(Layout("n300", "sp2"))
 USP22 = video_block(Layout("bh-qb", "sp4", "usp", 2, 2))  # two axes of equal size: a wrong axis fits everywhere
 USP24 = video_block(Layout("t3k", "sp8", "usp", 2, 4))  # 3 heads on 4 devices: one padded head
-TABLE, ROTARY, DEEP = _whole("2b", 3), _whole("5b", 3), _whole("15", 4)
+TABLE = _whole("2b", 3)
+ROTARY = _whole("5b", 3)
+DEEP = _whole("15", 4)
 
 
 streams = partial(fault, "streams", case=SP2)

@@ -17,12 +17,15 @@ from parity.faults.ttnn.device import ttnn
 
 def _case(model: str, tokens: int) -> Case:
     """Make a case of three heads on two devices, and of two prompts of which one is padded."""
-    layout, shape = Layout("n300", "tp2"), ModelShape((), tokens, 2)
+    layout = Layout("n300", "tp2")
+    shape = ModelShape((), tokens, 2)
     return make_case("ttnn_text_encoder", model, layout, shape, dtype="bf16")
 
 
-T5, UMT5 = _case("t5_tiny64", 150), _case("umt5_tiny64", 150)
-CLIP_L, CLIP_G = _case("clip_l_tiny64", 77), _case("clip_g_tiny64", 77)
+T5 = _case("t5_tiny64", 150)
+UMT5 = _case("umt5_tiny64", 150)
+CLIP_L = _case("clip_l_tiny64", 77)
+CLIP_G = _case("clip_g_tiny64", 77)
 
 
 bias = partial(fault, "relative-bias", case=T5)

@@ -15,7 +15,8 @@ from parity.faults.ttnn.device import ttnn
 
 
 def _case(model: str, mesh: str, parallel: str, latent: tuple[int, ...], *, tag: str = "", **more: Any) -> Case:
-    layout, shape = Layout(mesh, parallel, **more), ModelShape(latent, 0, 1)
+    layout = Layout(mesh, parallel, **more)
+    shape = ModelShape(latent, 0, 1)
     return make_case("ttnn_vae_decoder", model, layout, shape, dtype="bf16", tag=tag)
 
 
@@ -198,7 +199,8 @@ def vae_attends_to_padding(original: Callable, ctx: Any, x: Any, shards: Any) ->
 @at("tt_impl.layers.convolution:CausalConv3d._with_past")
 def vae_cache_one_frame_late(original: Callable, self: Any, video: Any, stream: Any) -> Any:
     video = original(self, video, stream)
-    kept, n = self._time - 1, video.shape[1]
+    kept = self._time - 1
+    n = video.shape[1]
     stream.past[self._name] = video[:, n - kept - 1 : n - 1]
     return video
 
@@ -213,7 +215,8 @@ def vae_cache_forgotten(original: Callable, self: Any, video: Any, stream: Any) 
 @time("A convolution finds the frames that another one kept.", "caches by shape instead of by name", case=COGVIDEOX)
 @at("tt_impl.layers.convolution:CausalConv3d._with_past")
 def vae_cache_of_another_convolution(original: Callable, self: Any, video: Any, stream: Any) -> Any:
-    name, self._name = self._name, str(tuple(video.shape)[2:])
+    name = self._name
+    self._name = str(tuple(video.shape)[2:])
     try:
         return original(self, video, stream)
     finally:

@@ -26,8 +26,11 @@ def _whole(model: str, mesh: str, parallel: str, batch: int = 1) -> Case:
     return make_case("ttnn_transformer", model, Layout(mesh, parallel), ModelShape((3, 8, 12), 29, batch), dtype="bf16")
 
 
-SP2, TP2, SP2_TP2 = _block("n300", "sp2"), _block("n300", "tp2"), _block("bh-qb", "sp2_tp2")
-WHOLE, SAMPLES = _whole("wan22_tiny64", "n300", "tp2"), _whole("wan22_tiny64", "n300", "sp2", batch=2)
+SP2 = _block("n300", "sp2")
+TP2 = _block("n300", "tp2")
+SP2_TP2 = _block("bh-qb", "sp2_tp2")
+WHOLE = _whole("wan22_tiny64", "n300", "tp2")
+SAMPLES = _whole("wan22_tiny64", "n300", "sp2", batch=2)
 UNEVEN = _whole("wan22_uneven64", "n300", "tp2")  # three heads on two devices
 
 

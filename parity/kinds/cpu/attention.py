@@ -101,7 +101,8 @@ class Attention(CpuKind):
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         rows = case.shape.rows
         ref, lse_ref = self.reference(case, seed)
-        out, lse = _joint(result, rows), _lse_rows(result.tensors["lse"], case.shape.n, rows)
+        out = _joint(result, rows)
+        lse = _lse_rows(result.tensors["lse"], case.shape.n, rows)
         found = self._judged(case, out, ref)
         found["lse_rel_max"] = m.rel_max(lse, lse_ref)
         found["non_finite"] += m.non_finite(lse)
@@ -112,9 +113,11 @@ class Attention(CpuKind):
         return found | traces.check(result.trace, case.layout)
 
     def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
-        tensors, rows = self.inputs(case, seed), case.shape.rows
+        tensors = self.inputs(case, seed)
+        rows = case.shape.rows
         ref, ref_lse = self.reference(case, seed)
-        out, lse = _joint(result, rows).double(), _lse_rows(result.tensors["lse"], case.shape.n, rows).double()
+        out = _joint(result, rows).double()
+        lse = _lse_rows(result.tensors["lse"], case.shape.n, rows).double()
         limits = self._limits(case, seed, limits)
         limit = limits["worst_token"] if "worst_token" in limits else limits["rel_rmse"]
         found = finder.Attended(out, lse, ref, ref_lse, limit, limits["lse_rel_max"])
@@ -145,7 +148,9 @@ class Attention(CpuKind):
     @staticmethod
     def _shards(case: Case) -> list[m.Range]:
         """Return ranges of real rows: every shard's of the image, then those of the prompt."""
-        n, rows, text = case.shape.n, case.shape.rows, case.shape.text
+        n = case.shape.n
+        rows = case.shape.rows
+        text = case.shape.text
         shards = token_shards(case.layout, n, rows)
         if text:
             split = case.layout.prompt_layout == "split"
@@ -177,7 +182,8 @@ class StorageAttention(Attention):
     }
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        found, alone = super().measure(case, seed, result), self._judged(case, *self._noise(case, seed))
+        found = super().measure(case, seed, result)
+        alone = self._judged(case, *self._noise(case, seed))
         pairs = [(found[name], alone[name], 2 if "pcc" in name else 1) for name in _OF_NOISE]
         ratios = [(mine / theirs) ** (1 / root) for mine, theirs, root in pairs if theirs is not None]
         return found | {"over_noise": m.worst(ratios)}

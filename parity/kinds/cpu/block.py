@@ -66,7 +66,8 @@ class Block(CpuKind):
 
     def reference(self, case: Case, seed: int) -> dict[str, Tensor]:
         """Return both streams after diffusers' block; one that it drops or only reads is not among them."""
-        model, oracle = MODELS[case.model], oracle_of(MODELS[case.model].class_name)
+        model = MODELS[case.model]
+        oracle = oracle_of(MODELS[case.model].class_name)
         whole, block = load_block(self.store.folder(case.model, seed), model.block or 0)
         for part in block.modules():
             if hasattr(part, "silu"):

@@ -42,12 +42,15 @@ class Collectives(CpuKind):
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         """Count answers of all ranks that differ from torch's, and transfers that differ from what is documented."""
-        size, options = case.layout.config().sp, case.layout.options(case.dtype)
+        size = case.layout.config().sp
+        options = case.layout.options(case.dtype)
         whole = [draw(seed, member, size, options.storage) for member in range(size)]
-        wrong = transfers = 0
+        wrong = 0
+        transfers = 0
         for rank, value in enumerate(result.values):
             group = parallel_groups(options.mesh, options.parallel, rank)["sp"]
-            wanted, answers = expected(whole, group.index), value["digests"]
+            wanted = expected(whole, group.index)
+            answers = value["digests"]
             if not shifts(group):
                 del wanted["shift"]
             wrong += len(wanted.keys() ^ answers.keys())
@@ -63,7 +66,8 @@ class Collectives(CpuKind):
 
 def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run every collective that the group's topology allows."""
-    group, chunks = device.groups["sp"], {"chunk_bytes": _CHUNK_BYTES}
+    group = device.groups["sp"]
+    chunks = {"chunk_bytes": _CHUNK_BYTES}
     x = draw(seed, group.index, group.size, device.options.storage)
     found = {
         "all_gather": all_gather(device, x, group, dim=1, **chunks),
@@ -106,10 +110,13 @@ def misled(trace: list[dict[str, Any]], group: Group) -> int:
     """Count a member's sends that go elsewhere than is documented: to a neighbour, and on a Ring to the right only but
     for two arms of a broadcast and both borders; all_to_all sends at step d to the member that is d away.
     """
-    wrong, n, ring = 0, group.size, group.topology is Topology.RING
+    wrong = 0
+    n = group.size
+    ring = group.topology is Topology.RING
     for event in trace:
         if event["op"] == "send":
-            away, name = group.ranks.index(event["peer"]) - group.index, _first(event)
+            away = group.ranks.index(event["peer"]) - group.index
+            name = _first(event)
             if name == "all_to_all":
                 right = event["step"] == (away % n if ring else abs(away))
             elif ring and name not in ("broadcast", "neighbor_pad"):
@@ -126,8 +133,12 @@ def unlike_formula(trace: list[dict[str, Any]], group: Group, x: Tensor) -> int:
     for event in trace:
         if event["op"] == "send":
             sent[_first(event)] += event["bytes"]
-    n, i, size, row = group.size, group.index, x.nbytes, x[:, :1].nbytes
-    ring, part = group.topology is Topology.RING, -(-x[1:].numel() // n) * x.element_size()
+    n = group.size
+    i = group.index
+    size = x.nbytes
+    row = x[:, :1].nbytes
+    ring = group.topology is Topology.RING
+    part = -(-x[1:].numel() // n) * x.element_size()
     gathered = n - 1 if ring else (i + 1) * (i < n - 1) + (n - i) * (i > 0)
     arm = n // 2  # of a broadcast by the last member of a Ring, to the right; the other one is as long or one shorter
     passed = (n > 1) + (n > 2) if i == n - 1 else int(i + 1 not in (arm, arm + 1))
@@ -150,7 +161,8 @@ def _first(event: dict[str, Any]) -> str:
 
 def expected(whole: list[Tensor], member: int) -> dict[str, Tensor]:
     """Return what ``member`` is to get, from the tensors of all."""
-    size, total = len(whole), torch.stack(whole).sum(0)
+    size = len(whole)
+    total = torch.stack(whole).sum(0)
     ends = torch.zeros_like(whole[0][:, :2])
     before = whole[member - 1][:, -2:] if member else ends
     after = whole[member + 1][:, :2] if member + 1 < size else ends

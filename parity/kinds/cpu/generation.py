@@ -83,9 +83,12 @@ class Generation(CpuKind):
 
     def measure(self, case: Case, seed: int, result: TextResult) -> Metrics:
         """Count what is wrong over all prompts, and find the largest error of a margin."""
-        oracle, prompts = oracle_of(self, case, seed), self.inputs(case, seed)
+        oracle = oracle_of(self, case, seed)
+        prompts = self.inputs(case, seed)
         found: Metrics = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0}
-        margin, least, undecided = 0.0, math.inf, 0
+        margin = 0.0
+        least = math.inf
+        undecided = 0
         with one_thread():
             for prompt, text in zip(prompts, result.texts, strict=True):
                 expected = expected_of(case, oracle, prompt, text)
@@ -102,7 +105,9 @@ class Generation(CpuKind):
                 errors += [abs(text.prefill_margin - expected.first_margin)] if case.shape.drafted else []
                 least = min(least, expected.first_margin, *expected.margins[: len(text.steps)])
                 margin = m.worst([margin, *errors])  # max would drop a NaN behind a number
-                steps, rows, cache = [asdict(step) for step in text.steps], rows_before(case, prompt), case.shape.cache
+                steps = [asdict(step) for step in text.steps]
+                rows = rows_before(case, prompt)
+                cache = case.shape.cache
                 noise = block_of(case) if cache == "noise" else 0
                 kept = cache in ("context", "noise", "paged")
                 found["wrong_rows"] += wrong_rows(rows, steps, draft=kept, noise=noise)
@@ -120,7 +125,8 @@ class Generation(CpuKind):
 
     def refuses_another(self, case: Case, seed: int) -> bool:
         """Whether a drafter with another vocabulary than the target is refused for that, before any rank begins."""
-        target, options = self.store.folder(MODELS[case.model].target, seed), case.layout.options("fp32")
+        target = self.store.folder(MODELS[case.model].target, seed)
+        options = case.layout.options("fp32")
         with linked(self.store.folder(case.model, seed)) as draft:
             config = json.loads((draft / "config.json").read_text())
             size = config["vocab_size"]
@@ -130,7 +136,8 @@ class Generation(CpuKind):
             return is_refused(lambda: generate_text(target, [[1]], request, options=options), refusal)
 
     def explain(self, case: Case, seed: int, result: TextResult, limits: Mapping[str, float]) -> Evidence:
-        oracle, prompts = oracle_of(self, case, seed), self.inputs(case, seed)
+        oracle = oracle_of(self, case, seed)
+        prompts = self.inputs(case, seed)
         with one_thread():
             expected = [expected_of(case, oracle, p, text) for p, text in zip(prompts, result.texts, strict=True)]
         known = [None if e.closest < UNDECIDED else e for e in expected]
@@ -151,8 +158,10 @@ class Generation(CpuKind):
 
 def draw_prompts(case: Case, count: int, seed: int) -> list[list[int]]:
     """Draw ids of ``count`` prompts of ``case.shape.least`` to ``case.shape.text`` tokens."""
-    g, vocabulary = generator(seed, "prompts"), MODELS[case.model].config["mask_token_id"]
-    least, most = case.shape.least, case.shape.text
+    g = generator(seed, "prompts")
+    vocabulary = MODELS[case.model].config["mask_token_id"]
+    least = case.shape.least
+    most = case.shape.text
     lengths = [least + (7 * i) % (most - least + 1) for i in range(count)]
     return [torch.randint(vocabulary, (length,), generator=g).tolist() for length in lengths]
 
@@ -161,7 +170,8 @@ def generate(
     case: Case, seed: int, store: CheckpointStore, prompts: list[list[int]], options: RunOptions
 ) -> TextResult:
     """Generate refsim's tokens after every prompt."""
-    shape, length = case.shape, {"max_new_tokens": case.shape.max_new_tokens, "stop": case.shape.stop}
+    shape = case.shape
+    length = {"max_new_tokens": case.shape.max_new_tokens, "stop": case.shape.stop}
     drafter = {"draft": store.folder(case.model, seed), "cache": shape.cache} if shape.drafted else {}
     request = TextRequest(**drafter, **length)
     target = store.folder(MODELS[case.model].target, seed)
@@ -199,7 +209,8 @@ class GenerationOracle:
 
     @torch.inference_mode()
     def _alone(self, prompt: list[int], max_new_tokens: int) -> Expected:
-        found, ids = Expected([], [[]] * max_new_tokens, [1] * max_new_tokens, [], float("inf")), list(prompt)
+        found = Expected([], [[]] * max_new_tokens, [1] * max_new_tokens, [], float("inf"))
+        ids = list(prompt)
         for _ in range(max_new_tokens):
             token, margin = _best(self._logits([*ids, *found.tokens])[-1])
             found.tokens.append(int(token))
@@ -209,10 +220,12 @@ class GenerationOracle:
 
     @torch.inference_mode()
     def _loop(self, prompt: list[int], max_new_tokens: int) -> Expected:
-        final, found = list(prompt), Expected([], [], [], [], float("inf"))
+        final = list(prompt)
+        found = Expected([], [], [], [], float("inf"))
         token, margin = _best(self._logits(final)[-1])
         found.tokens.append(int(token))
-        found.closest = found.first_margin = float(margin)
+        found.closest = float(margin)
+        found.first_margin = found.closest
         while len(found.tokens) < max_new_tokens:
             states = self._target(torch.tensor([final]), output_hidden_states=True).hidden_states
             hidden = self._draft(states, found.tokens[-1])
@@ -266,7 +279,8 @@ def expected_of(case: Case, oracle: GenerationOracle, prompt: list[int], text: D
         return oracle.expect(prompt, shape.max_new_tokens, drafted=shape.drafted)
     block = MODELS[case.model].config["block_size"]
     alone = oracle.expect(prompt, shape.max_new_tokens + block, drafted=False)
-    proposed, start = [step.proposed for step in text.steps], 1
+    proposed = [step.proposed for step in text.steps]
+    start = 1
     found = Expected(alone.tokens[: shape.max_new_tokens], proposed, [], [], alone.closest, alone.margins[0])
     for proposals in proposed:
         matched = _matching(proposals, alone.tokens[start:])
@@ -327,7 +341,8 @@ def rows_before(case: Case, prompt: list[int]) -> int:
 
 def rounds(accepted: list[int], tokens: int, *, before: int = 1) -> list[int]:
     """Return what the rounds accepted that a text of so many tokens takes; ``before``: tokens that come before them."""
-    given, taken = before, []
+    given = before
+    taken = []
     for count in accepted:
         if given >= tokens:
             break

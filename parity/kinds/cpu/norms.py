@@ -32,7 +32,11 @@ from refsim.runtime.group import Group
 from refsim.runtime.launch import Result
 from refsim.runtime.tensor import MeshTensor, shards
 
-_FEATURES, _HEADS, _E, _CHANNELS, _GROUPS = 40, 6, 16, 8, 2
+_FEATURES = 40
+_HEADS = 6
+_E = 16
+_CHANNELS = 8
+_GROUPS = 2
 _EPS = 1e-6
 
 
@@ -59,7 +63,8 @@ class Norms(CpuKind):
         return launch.execute("parity.kinds.cpu.norms:program", layout.options(case.dtype, **more), {"seed": seed})
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        dtype, digits = case.layout.options(case.dtype).storage, DIGITS[case.dtype]
+        dtype = case.layout.options(case.dtype).storage
+        digits = DIGITS[case.dtype]
         found = {name: m.max_ulp(result.tensors[name], ref, digits) for name, ref in expected(seed, dtype).items()}
         return {"max_ulp": m.worst(found.values()), "rounded_otherwise": self._rounded_otherwise(result, seed, dtype)}
 
@@ -89,11 +94,13 @@ def expected(seed: int, dtype: torch.dtype) -> dict[str, Tensor]:
 
 def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run every norm on this member's part and put the parts together."""
-    dtype, tp = device.options.storage, device.groups["tp"]
+    dtype = device.options.storage
+    tp = device.groups["tp"]
     weights = ShapeWeights(dtype, lambda size: factors(size[0]))
     ordinary = ShapeWeights(dtype, lambda size: _ordinary(size[0]).to(dtype))
     x, x_of_heads, picture = (draw(seed, dtype, *size) for size in _sizes())
-    of_features, of_heads = {"features": _FEATURES, "eps": _EPS}, {"num_heads": _HEADS, "head_dim": _E, "eps": _EPS}
+    of_features = {"features": _FEATURES, "eps": _EPS}
+    of_heads = {"num_heads": _HEADS, "head_dim": _E, "eps": _EPS}
     mine = MeshTensor(_part(x, tp, padded_features(_FEATURES, tp.size), 2), shards(device.groups, tp=2))
     heads = MeshTensor(_part(x_of_heads, tp, padded_heads(_HEADS, tp.size), 1), shards(device.groups, tp=1))
     normed = DistributedRMSNorm(weights, device, "norm_k", **of_heads)(heads).local
@@ -134,7 +141,8 @@ def _ordinary(count: int) -> Tensor:
 
 def draw(seed: int, dtype: torch.dtype, *size: int) -> Tensor:
     """Draw rows along the one dim of 12: normal, around 100, of 1e-4, zeros, and with one value of 300, in turn."""
-    x, dim = torch.randn(size, generator=generator(seed, "norms", *size)), size.index(12)
+    x = torch.randn(size, generator=generator(seed, "norms", *size))
+    dim = size.index(12)
     for row, part in enumerate(x.unbind(dim)):
         kind = row % 5
         if kind == 1:

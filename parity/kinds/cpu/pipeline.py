@@ -75,7 +75,8 @@ class Pipeline(CpuKind):
 
     def measure(self, case: Case, seed: int, result: Generated) -> Metrics:
         """Return errors of the worst step, the decoder's input and the worst pixel, and whether pictures are flat."""
-        ref, steps = self._reference(case, seed), self.step_errors(case, seed, result)
+        ref = self._reference(case, seed)
+        steps = self.step_errors(case, seed, result)
         ranks = get_mesh(case.mesh).num_devices
         assert result.decoder_input is not None
         return {
@@ -125,7 +126,9 @@ class DiffusersRun:
 
 def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: str | None = None) -> DiffusersRun:
     """Run a pipeline in diffusers; ``rounded``: with weights that bf16 can hold."""
-    spec, steps, given = PIPELINES[name], [], []
+    spec = PIPELINES[name]
+    steps = []
+    given = []
     pipe = load_pipeline(name, folder, rounded=rounded, variant=variant)
     decode = pipe.vae.decode
 

@@ -62,7 +62,8 @@ class ScheduleSteps(CpuKind):
         return [torch.randn(case.shape.latent, generator=g, dtype=torch.float64) for _ in range(STEPS + 1)]
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
-        begun, (name, config, _) = time.monotonic(), SCHEDULES[case.model]
+        begun = time.monotonic()
+        name, config, _ = SCHEDULES[case.model]
         with scratch.Folder("schedule") as folder:
             (Path(folder) / "scheduler_config.json").write_text(json.dumps({"_class_name": name} | config))
             schedule = Schedule(Path(folder), STEPS, generator=noises(seed))
@@ -75,7 +76,8 @@ class ScheduleSteps(CpuKind):
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         """Return the metrics of the worst step."""
         times, ref = self.reference(case, seed)
-        latents, back = result.tensors["latents"], result.tensors["back"]
+        latents = result.tensors["latents"]
+        back = result.tensors["back"]
         if len(latents) != len(ref):
             return {"rel_rmse": math.nan, "wrong_steps": abs(len(latents) - len(ref)), "non_finite": 0}
         errors = [m.rel_rmse(ours, theirs) for ours, theirs in zip(latents, ref, strict=True)]
@@ -88,7 +90,10 @@ class ScheduleSteps(CpuKind):
         scheduler = getattr(diffusers, name)(**config)
         scheduler.set_timesteps(STEPS)
         x, *predictions = self.inputs(case, seed)
-        found, clean, before, noise = [], None, None, noises(seed)
+        found = []
+        clean = None
+        before = None
+        noise = noises(seed)
         for t, prediction in zip(scheduler.timesteps, predictions, strict=True):
             if name == "CogVideoXDPMScheduler":
                 x, clean = scheduler.step(prediction, clean, t, before, x, generator=noise, return_dict=False)
@@ -106,7 +111,8 @@ def noises(seed: int) -> torch.Generator:
 
 def apply(steps: list[Recurrence], given: list[Tensor], noise: torch.Generator) -> Tensor:
     """Compute the latents after every step by the coefficients alone, from the first ones and all predictions."""
-    latents, predictions = given[:1], list[Tensor]()
+    latents = given[:1]
+    predictions = list[Tensor]()
     for step, prediction in zip(steps, given[1:], strict=True):
         predictions.append(prediction)
         x = sum(a * y for a, y in zip(step.latents, reversed(latents), strict=False))

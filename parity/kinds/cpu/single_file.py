@@ -78,7 +78,8 @@ class SingleFile(ModelKind):
         return transformer_inputs(case, seed)
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Result:
-        tensors, options = self._tensors(case, seed), layout.options(case.dtype, **more)
+        tensors = self._tensors(case, seed)
+        options = layout.options(case.dtype, **more)
         with scratch.Folder("single-file") as folder:
             path = Path(folder) / "model.safetensors"
             save_file(tensors | {"first_stage_model.decoder.conv_in.weight": torch.ones(3)}, path)
@@ -92,7 +93,8 @@ class SingleFile(ModelKind):
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         from diffusers.loaders.single_file_utils import convert_sd3_transformer_checkpoint_to_diffusers as convert
 
-        state, converted = self._state(case, seed), convert(self._tensors(case, seed))
+        state = self._state(case, seed)
+        converted = convert(self._tensors(case, seed))
         wrong = len(state.keys() ^ converted.keys())
         wrong += sum(not torch.equal(state[name], converted[name]) for name in state.keys() & converted.keys())
         return super().measure(case, seed, result) | {"accepted": result.value["accepted"], "wrong_weights": wrong}

@@ -107,11 +107,13 @@ class Transformer(ModelKind):
         return {"worst_layers": result.worst_layers} if result.worst_layers else {}
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        ref, sample = self.reference(case, seed), result.tensors["sample"]
+        ref = self.reference(case, seed)
+        sample = result.tensors["sample"]
         found = compare_samples(case, sample, ref, digits=DIGITS[case.dtype])
         found["distinct_replicas"] = distinct_replicas(case, result.value["digests"], result.tensors)
         if case.guidance is not None:
-            guided, guided_ref = result.tensors["guided"], guided_sample(ref, case.guidance)
+            guided = result.tensors["guided"]
+            guided_ref = guided_sample(ref, case.guidance)
             found["guided_rel_rmse"] = m.rel_rmse(guided, guided_ref)
             found["guided_one_minus_pcc"] = m.one_minus_pcc(guided, guided_ref)
             found["non_finite"] += m.non_finite(guided)
@@ -126,7 +128,8 @@ class Transformer(ModelKind):
 
     def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
         """Find the first wrong layer; the wrong part of the sample where layers are not judged or are all right."""
-        ref, sample = self.reference(case, seed), result.tensors["sample"]
+        ref = self.reference(case, seed)
+        sample = result.tensors["sample"]
         out_tokens, ref_tokens = (self.oracle(case).tokens(x) for x in (sample, ref))
         shards = token_shards(case.layout, ref_tokens.shape[1], ref_tokens.shape[1])
         limit = limits.get("worst_token", limits["rel_rmse"])
@@ -134,13 +137,16 @@ class Transformer(ModelKind):
         bounds = {name: limit for name, limit in limits.items() if name in layers.METRICS}
         if not isinstance(result, Answer) or not result.worst_layers or not bounds:
             return whole
-        modules, options = self._layers(case, seed), case.layout.options(case.dtype)
+        modules = self._layers(case, seed)
+        options = case.layout.options(case.dtype)
         asked = result.observed or [], modules, options, case.shape.text
         pieces = [*layers.findings(*asked, rows=True), *layers.spoiled_padding(*asked)]
         found = layered.find(pieces, bounds, get_mesh(case.mesh))
         found.features |= whole.features
         if found.place is None:
-            found.place, found.by_rank, found.error_map = whole.place, whole.by_rank, whole.error_map
+            found.place = whole.place
+            found.by_rank = whole.by_rank
+            found.error_map = whole.error_map
             found.place = found.place or _copies(case, result) or self._guided(case, result, ref, limits)
         return found
 
@@ -166,7 +172,8 @@ class Transformer(ModelKind):
     def floor(self, case: Case, seed: int) -> Metrics:
         if not MODELS[case.model].float64_noise:
             return {}
-        answer, ref = self._noise(case, seed), self.reference(case, seed)
+        answer = self._noise(case, seed)
+        ref = self.reference(case, seed)
         noisy, wide = (torch.bfloat16, torch.float32) if case.dtype == "bf16" else (torch.float32, torch.float64)
         if case.dtype == "fp32":
             answer, ref = ref, answer  # the reference is the fp32 answer, the noise the float64 one
@@ -209,7 +216,8 @@ def transformer_inputs(case: Case, seed: int) -> dict[str, Tensor]:
     """Return the case's inputs, values of :meth:`Transformer.held`; of fp32 the time step comes as bf16, in which some
     pipelines hand it over: what follows is still computed in fp32.
     """
-    oracle, held = ModelKind.oracle(case), Transformer.held(case)
+    oracle = ModelKind.oracle(case)
+    held = Transformer.held(case)
     tensors = oracle.inputs(MODELS[case.model].config, case.shape, case.family, seed)
     if held == "fp32":
         tensors["timestep"] = tensors["timestep"].bfloat16()

@@ -45,7 +45,8 @@ class VAEDecoder(ModelKind):
         return compare_frames(out, ref, case.shape.latent, cuts(case))
 
     def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
-        ref, sample = self.reference(case, seed), result.tensors["sample"]
+        ref = self.reference(case, seed)
+        sample = result.tensors["sample"]
         return pictures.find(sample, ref, case.shape.latent, case.layout, limits["rel_rmse"])
 
 

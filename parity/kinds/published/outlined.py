@@ -65,7 +65,8 @@ class OutlinedModel(CpuKind):
         return result
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        known, answer = OUTLINED[case.model], result.tensors["sample"]
+        known = OUTLINED[case.model]
+        answer = result.tensors["sample"]
         right = _answer(known, seed)
         inputs = OutlinedTransformer.input_shapes(known.outline)
         digests = [value["digest"] for value in result.values]
@@ -88,7 +89,8 @@ class OutlinedModel(CpuKind):
 
 def _wide(case: Case, known: Outlined) -> list[str]:
     """Return the weights of which a device holds more lanes of a dim than all members' whole tiles."""
-    weights, options = ShapeWeights(torch.float32), case.layout.options("fp32")
+    weights = ShapeWeights(torch.float32)
+    options = case.layout.options("fp32")
     OutlinedTransformer(weights, Device(options), known.outline)
     rounded = TILE * options.parallel.tp
     most = {name: math.prod(round_up(n, rounded) for n in shape) for name, shape in weights.shapes.items()}
@@ -126,7 +128,8 @@ def _inputs(known: Outlined, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _model(known: Outlined, seed: int) -> nn.Module:
     """Make diffusers' model with random weights, those that an outline lacks taken out."""
-    model, g = library_class(known.class_name)(**known.config), generator(seed, "outlined weights")
+    model = library_class(known.class_name)(**known.config)
+    g = generator(seed, "outlined weights")
     with torch.no_grad():
         for x in model.state_dict().values():
             x.copy_(torch.randn(x.shape, generator=g) * (0.3 if x.ndim < 2 else x[0].numel() ** -0.5))
@@ -142,7 +145,8 @@ class _NoTanh(TorchFunctionMode):
 
 def _answer(known: Outlined, seed: int) -> Tensor:
     """Return what diffusers' last linear gives: tokens, before they are put together to a picture."""
-    model, (tokens, prompt, at) = _model(known, seed), _inputs(known, seed)
+    model = _model(known, seed)
+    tokens, prompt, at = _inputs(known, seed)
     found: list[Tensor] = []
     model.proj_out.register_forward_hook(lambda _, given, out: found.append(out))
     if known.pictures:

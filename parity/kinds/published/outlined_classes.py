@@ -24,9 +24,16 @@ from refsim.models.outline import TIME, Outline
 from refsim.models.qwenimage.config import QwenImageConfig
 
 Tensors = dict[str, Tensor]
-HEADS, HEAD_DIM, TEXT, PROMPT, ROWS, COLUMNS = 3, 8, 16, 5, 3, 4
+HEADS = 3
+HEAD_DIM = 8
+TEXT = 16
+PROMPT = 5
+ROWS = 3
+COLUMNS = 4
 """Heads, features of a head and of the prompt, tokens of the prompt, patches of the picture down and across."""
-WIDTH, CHANNELS, INNER = HEADS * HEAD_DIM, 4, 12
+WIDTH = HEADS * HEAD_DIM
+CHANNELS = 4
+INNER = 12
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,8 @@ def _sd35(model: Any) -> None:
 def _motif(model: Any) -> None:
     """Give SD3 linears of the time step as wide as Motif's: 256 -> 1024 -> the stream's width."""
     _sd35(model)
-    embedder, g = model.time_text_embed.timestep_embedder, generator(0, "outlined time")
+    embedder = model.time_text_embed.timestep_embedder
+    g = generator(0, "outlined time")
     for name, a, b in (("linear_1", TIME, 4 * TIME), ("linear_2", 4 * TIME, WIDTH)):
         wide = nn.Linear(a, b)
         wide.weight.copy_(torch.randn(b, a, generator=g) * a**-0.5)
@@ -90,7 +98,8 @@ def _motif(model: Any) -> None:
 def _qwenimage(model: Any) -> None:
     _zero(model, "mlp.net.0.proj.bias")
     _exact(model)
-    model.txt_norm, model.pos_embed = nn.Identity(), _Unturned()
+    model.txt_norm = nn.Identity()
+    model.pos_embed = _Unturned()
 
 
 class _Unturned(nn.Module):
@@ -152,8 +161,11 @@ def _renamed(tensors: Tensors, names: dict[str, str]) -> Tensors:
 def _stream(block: str, name: str, index: int, *, prompt: bool) -> dict[str, str]:
     """Return the names of a stream's weights in a double block."""
     theirs = [f"add_{n}_proj" for n in "qkv"] if prompt else [f"to_{n}" for n in "qkv"]
-    added, context, ours = "added_" if prompt else "", "_context" if prompt else "", "prompt" if prompt else "spatial"
-    at, to = f"{block}.{index}.", f"blocks.{index}.{ours}."
+    added = "added_" if prompt else ""
+    context = "_context" if prompt else ""
+    ours = "prompt" if prompt else "spatial"
+    at = f"{block}.{index}."
+    to = f"blocks.{index}.{ours}."
     attention = "attn1" if name == "mochi" else "attn"
     return {
         f"{at}norm1{context}.linear.": f"{to}mod.",
@@ -202,14 +214,17 @@ def _of_qwenimage(tensors: Tensors) -> Tensors:
     names = _common("img_in", "time_text_embed") | {"txt_in.": "context_embedder."}
     for index in range(2):
         for ours, theirs in (("spatial", "img"), ("prompt", "txt")):
-            at, to = f"transformer_blocks.{index}.{theirs}_", f"blocks.{index}.{ours}."
+            at = f"transformer_blocks.{index}.{theirs}_"
+            to = f"blocks.{index}.{ours}."
             names |= {f"{at}mod.1.": f"{to}mod.", f"{at}mlp.net.2.": f"{to}ff.out."}
             names |= {f"{at}mlp.net.0.proj.weight": f"{to}ff.in"}
     return _cut(_renamed(tensors, names), ".ff.in", 1)
 
 
 def _of_flux1(tensors: Tensors) -> Tensors:
-    names, at, to = _common("x_embedder", "time_text_embed"), "single_transformer_blocks.0.", "single_blocks.0."
+    names = _common("x_embedder", "time_text_embed")
+    at = "single_transformer_blocks.0."
+    to = "single_blocks.0."
     names |= {f"{at}norm.linear.": f"{to}mod.", f"{at}proj_out.": f"{to}down.", f"{at}proj_mlp.weight": f"{to}in.3"}
     names |= {f"{at}attn.to_{n}.weight": f"{to}in.{i}" for i, n in enumerate("qkv")}
     names |= {f"{at}attn.norm_{n}.": f"{to}norm_{n}." for n in "qk"}
@@ -217,7 +232,9 @@ def _of_flux1(tensors: Tensors) -> Tensors:
 
 
 def _of_flux2(tensors: Tensors) -> Tensors:
-    names, at, to = _common("x_embedder", "time_guidance_embed"), "single_transformer_blocks.0.", "single_blocks.0."
+    names = _common("x_embedder", "time_guidance_embed")
+    at = "single_transformer_blocks.0."
+    to = "single_blocks.0."
     names |= {f"double_stream_modulation_{n}.linear.": f"shared.{i}.mod." for i, n in enumerate(("img", "txt"))}
     names |= {"single_stream_modulation.linear.": "shared.2.mod.", f"{at}attn.to_out.": f"{to}down."}
     names |= {f"{at}attn.norm_{n}.": f"{to}norm_{n}." for n in "qk"}

@@ -93,8 +93,10 @@ class PublishedModel(HostKind):
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         spec, published = published_models()[case.model]
-        known, model = library_defaults(published.class_name), library_model(published, published.config)
-        theirs, total = shapes_of(model.state_dict()), count(shapes_of(dict(model.named_parameters())))
+        known = library_defaults(published.class_name)
+        model = library_model(published, published.config)
+        theirs = shapes_of(model.state_dict())
+        total = count(shapes_of(dict(model.named_parameters())))
         oracle = oracle_of(published.class_name)
         differ = {name for name, x in published.config.items() if name in known and known[name] != as_tuple(x)}
         complaints = {
@@ -114,7 +116,8 @@ class PublishedModel(HostKind):
         if spec.timing_only:
             outlined = abs(count(result.value["shapes"]) / total - 1)
             return found | {"outline_off": outlined, "outline_block_off": outline_block_off(spec, published)}
-        ours, left = stacked(result.value["shapes"]), tuple(result.value["left"])
+        ours = stacked(result.value["shapes"])
+        left = tuple(result.value["left"])
         wanted = {name: x for name, x in theirs.items() if name in ours or not name.startswith(left)}
         return found | {"wrong_weights": len(wanted.items() ^ ours.items())}
 
@@ -186,7 +189,8 @@ def other_weights_unsaid(spec: ModelSpec, published: Published, known: dict[str,
             asked = asked_for(spec, lacking)
         except UserError:
             continue
-        theirs, ours = shapes_of(library_model(published, lacking).state_dict()), stacked(asked.shapes)
+        theirs = shapes_of(library_model(published, lacking).state_dict())
+        ours = stacked(asked.shapes)
         wrong += [] if all(theirs.get(key) == shape for key, shape in ours.items()) else [name]
     return wrong
 
@@ -212,7 +216,8 @@ def stacked(shapes: Shapes) -> Shapes:
             found[name] = shape
     for layer, each in experts.items():
         number = sum(name.endswith(".down_proj.weight") for name in each)
-        up, down = each["0.up_proj.weight"], each["0.down_proj.weight"]
+        up = each["0.up_proj.weight"]
+        down = each["0.down_proj.weight"]
         alike = each == {
             f"{i}.{kind}_proj.weight": shape
             for i in range(number)
@@ -240,7 +245,8 @@ def wrong_blocks(
         return []
     config = config or published.config
     counts = spec.block_counts(config)
-    labels, blocks = [kind for kind, n in counts.items() for _ in range(n)], blocks_of(model)
+    labels = [kind for kind, n in counts.items() for _ in range(n)]
+    blocks = blocks_of(model)
     if len(labels) != len(blocks):
         return [f"{len(blocks)} blocks, {len(labels)} by the spec"]
     if min(counts.values()) < 1:
@@ -274,7 +280,8 @@ def wrong_of_one_kind(spec: ModelSpec, published: Published) -> list[str]:
 
 def outline_block_off(spec: ModelSpec, published: Published) -> float:
     """Return how far the parameters of one more block are from the library's, for the worst kind of block."""
-    kinds, worst = spec.block_counts(published.config), 0.0
+    kinds = spec.block_counts(published.config)
+    worst = 0.0
     few = {kind: 1 if kind == "last" else 2 for kind in kinds}
     for kind in few.keys() - {"last"}:
         less, more = (spec.with_block_counts(published.config, few | {kind: n}) for n in (2, 3))

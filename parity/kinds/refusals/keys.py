@@ -45,7 +45,8 @@ class UnreadKeys(HostKind):
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         folder = self.store.folder(case.model, seed)
-        right, overlooked = self._answer(case, folder, seed), []
+        right = self._answer(case, folder, seed)
+        overlooked = []
         if right is None:
             raise ValueError(f"the library has no answer to {case.model} as it is")
         written = json.loads((folder / "config.json").read_text())
@@ -75,7 +76,8 @@ def taken(folder: Path) -> dict[str, Any]:
     written = json.loads((folder / "config.json").read_text())
     class_name = written.get("_class_name") or written["architectures"][0]
     config_class = get(class_name).config_class
-    read, found = {field.name for field in dataclasses.fields(config_class)}, {}
+    read = {field.name for field in dataclasses.fields(config_class)}
+    found = {}
     for key, value in (library_defaults(class_name) | written).items():
         changed = other(value)
         if key in read or key in _HANDED_OVER or changed is None:

@@ -50,8 +50,10 @@ class PipelineRefusals(HostKind):
     }
 
     def look(self, case: Case, seed: int) -> dict[str, Any]:
-        root, own = self.store.folder(case.model, seed), PIPELINES[case.model].request
-        options, accepted = case.layout.options("fp32"), []
+        root = self.store.folder(case.model, seed)
+        own = PIPELINES[case.model].request
+        options = case.layout.options("fp32")
+        accepted = []
         wrong = [(name, key, value, (key, str(value))) for name, keys in REQUESTS.items() for key, value in keys]
         wrong += [("as its class has it", *each) for each in self._of_its_class(case, seed)]
         for name, key, value, named in wrong:
@@ -75,7 +77,8 @@ class PipelineRefusals(HostKind):
         """
         with quietly():
             pipe = load_pipeline(case.model, self.store.folder(case.model, seed))
-        row, longest = ratios(pipe)[1], oracle_of(type(pipe.transformer).__name__).longest_prompt
+        row = ratios(pipe)[1]
+        longest = oracle_of(type(pipe.transformer).__name__).longest_prompt
         patch = (f"{2 * row}x{2 * row} pixels",)
         sides: list[tuple[str, int, tuple[str, ...]]] = [("height", 3 * row, patch), ("width", 5 * row, patch)]
         return sides if longest is None else [*sides, ("max_text", longest + 1, ("max_text",))]
@@ -215,7 +218,9 @@ def _wider_transformer(*keys: str) -> Spoil:
         for part in ("transformer", "transformer_2"):
             written = json.loads((folder / part / "config.json").read_text()) if (folder / part).is_dir() else {}
             for key in keys & written.keys():
-                found, before, inputs = True, written[key], _INPUTS[key]
+                found = True
+                before = written[key]
+                inputs = _INPUTS[key]
                 _with(f"{part}/config.json", **{key: before + 4})(folder)
                 _reweigh(
                     folder,

@@ -76,7 +76,9 @@ Calls = Iterator[Call]
 
 LAYOUTS: tuple[Placement, ...] = (Replicate(), *map(Shard, range(4)), Partial("sum"), Partial("max"))
 SEQUENCE = ("sp", "ring", "ulysses")
-_B, _E, _PROMPT = 1, 4, 3
+_B = 1
+_E = 4
+_PROMPT = 3
 
 
 def program(device: Device) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -85,7 +87,8 @@ def program(device: Device) -> tuple[dict[str, Any], dict[str, Tensor]]:
     found: dict[str, Any] = {"accepted": [], "failed": [], "calls": 0}
     for calls in (features, norms, heads, parts, tokens, joint, rings, exchanges, pictures, numbers, rows, dtypes):
         for call in calls(device):
-            sent, error = sum(device.trace.sent.values()), _error(call.make)
+            sent = sum(device.trace.sent.values())
+            error = _error(call.make)
             found["calls"] += 1
             sentence = f"{call.name}: {type(error).__name__} {error}"
             if call.wrong is None:
@@ -136,9 +139,13 @@ def check(holds: bool, what: str) -> None:
 
 def features(device: Device) -> Calls:
     """Yield calls of linears and sums over tp; the vocabulary; shift, scale and gate."""
-    weights, size = ShapeWeights(torch.float32, torch.ones), TILE * device.groups["tp"].size
-    down, up, each = torch.ones(TILE, size), torch.ones(size, TILE), partial(spoiled, device)
-    whole, cut = laid_out(device, _B, 2, size), laid_out(device, _B, 2, TILE, tp=2)
+    weights = ShapeWeights(torch.float32, torch.ones)
+    size = TILE * device.groups["tp"].size
+    down = torch.ones(TILE, size)
+    up = torch.ones(size, TILE)
+    each = partial(spoiled, device)
+    whole = laid_out(device, _B, 2, size)
+    cut = laid_out(device, _B, 2, TILE, tp=2)
     yield from each("column_linear", lambda x: column_linear(device, x, down, None), ("tp",), whole)
     yield from each("column_linear", lambda x: fused_column_linear(device, x, [down] * 3, [None] * 3), ("tp",), whole)
     yield from each("row_linear", lambda x: row_linear(device, x, up, None), ("tp",), cut)
@@ -160,8 +167,10 @@ def features(device: Device) -> Calls:
 
 
 def norms(device: Device) -> Calls:
-    weights, size = ShapeWeights(torch.float32, torch.ones), TILE * device.groups["tp"].size
-    each, per_head = partial(spoiled, device), laid_out(device, _B, 2, 2, _E, tp=1)
+    weights = ShapeWeights(torch.float32, torch.ones)
+    size = TILE * device.groups["tp"].size
+    each = partial(spoiled, device)
+    per_head = laid_out(device, _B, 2, 2, _E, tp=1)
     norm = RMSNorm(weights, device, "norm_q", features=_E, eps=1e-6).of_heads
     yield from each("rms_norm", norm, ("tp", "sp"), per_head, wrong=(Partial("sum"),))
     all_heads = {"num_heads": 2 * device.groups["tp"].size, "head_dim": _E, "eps": 1e-6}
@@ -174,7 +183,8 @@ def norms(device: Device) -> Calls:
 
 def heads(device: Device) -> Calls:
     """Yield calls of attention on rows that every device has."""
-    each, over = partial(spoiled, device), ("tp", *SEQUENCE)
+    each = partial(spoiled, device)
+    over = ("tp", *SEQUENCE)
     qkv = [laid_out(device, _B, 2, _PROMPT, _E, tp=1)] * 3
     yield from each("concat_heads", concat_heads, over, qkv[0], wrong=(Shard(3),))
     yield from each("local_attention's", lambda *x: local_attention(device, x), over, *qkv)
@@ -188,7 +198,8 @@ def heads(device: Device) -> Calls:
 
 def parts(device: Device) -> Calls:
     """Call what models add to the layers: two ranges of features in one linear, attention to a prompt, experts."""
-    weights, each = ShapeWeights(torch.float32, torch.ones), partial(spoiled, device)
+    weights = ShapeWeights(torch.float32, torch.ones)
+    each = partial(spoiled, device)
     flux = SimpleNamespace(features=32, num_attention_heads=4, attention_head_dim=8, mlp_features=64)
     wan, qwen = (
         get(MODELS[name].class_name).config_class.from_dict(MODELS[name].config)
@@ -208,15 +219,18 @@ def parts(device: Device) -> Calls:
 
 
 def tokens(device: Device) -> Calls:
-    each, cut = partial(spoiled, device), TokenShards.of(40, device.groups["sp"].size)
-    whole, mine = laid_out(device, _B, 40, _E), laid_out(device, _B, cut.local_n, _E, sp=1)
+    each = partial(spoiled, device)
+    cut = TokenShards.of(40, device.groups["sp"].size)
+    whole = laid_out(device, _B, 40, _E)
+    mine = laid_out(device, _B, cut.local_n, _E, sp=1)
     yield from each("cut_tokens", lambda x: cut_tokens(device, x, cut, dim=1), SEQUENCE, whole)
     yield from each("gather_tokens", lambda x: gather_tokens(device, x, cut, dim=1), SEQUENCE, mine)
 
 
 def joint(device: Device) -> Calls:
     """Yield calls of attention over all tokens, without a prompt, with one on every device, and with a cut one."""
-    each, over = partial(spoiled, device), ("tp", *SEQUENCE)
+    each = partial(spoiled, device)
+    over = ("tp", *SEQUENCE)
     cut, cut_prompt = (TokenShards.of(n, device.groups["sp"].size) for n in (40, _PROMPT))
     of_heads = _B, 2 * device.groups["ulysses"].size
     image = [laid_out(device, *of_heads, cut.local_n, _E, tp=1, sp=2)] * 3
@@ -241,7 +255,8 @@ def joint(device: Device) -> Calls:
 
 def rings(device: Device) -> Calls:
     """Yield calls of attention over a ring, of the heads that are there; and what has no key to attend to."""
-    each, over = partial(spoiled, device), ("tp", "ulysses", "ring")
+    each = partial(spoiled, device)
+    over = ("tp", "ulysses", "ring")
     shard = [laid_out(device, _B, 2, 5, _E, tp=1, ulysses=1, ring=2)] * 3
     rear = [laid_out(device, _B, 2, _PROMPT, _E, tp=1, ulysses=1)] * 3
 
@@ -261,8 +276,10 @@ def rings(device: Device) -> Calls:
 
 def exchanges(device: Device) -> Calls:
     """Yield exchanges of tokens for heads and back."""
-    size, each = device.groups["ulysses"].size, partial(spoiled, device)
-    of_heads, over = _B, ("ulysses",)
+    size = device.groups["ulysses"].size
+    each = partial(spoiled, device)
+    of_heads = _B
+    over = ("ulysses",)
     exchange = Exchange(device, 2 * size)
     whole = laid_out(device, of_heads, 2 * size, 5, _E)
     mine = laid_out(device, of_heads, 2 * size, 5, _E, ulysses=2)
@@ -278,7 +295,8 @@ def exchanges(device: Device) -> Calls:
 
 def pictures(device: Device) -> Calls:
     """Cut pictures by rows and columns unless it is said otherwise, and merge statistics over columns first."""
-    sp, tp = device.groups["sp"], device.groups["tp"]
+    sp = device.groups["sp"]
+    tp = device.groups["tp"]
     whole = torch.arange(float(_E * sp.size * 5 * tp.size)).view(1, 1, _E * sp.size, 5 * tp.size)
     cut = ImageShards.of(device, *whole.shape[2:])
     norm = GroupNorm(ShapeWeights(torch.float32, torch.ones), device, "norm", channels=1, groups=1)
@@ -316,7 +334,8 @@ def numbers(device: Device) -> Calls:
     for length, most in ((3, 1), (3, 7), (5, 8), (700_000, CHUNK_BYTES)):
 
         def pieces(length: int = length, most: int = most) -> None:
-            x, whole = torch.empty(length), max(most // 4, 1)
+            x = torch.empty(length)
+            whole = max(most // 4, 1)
             wanted = [min(whole, len(x) - start) for start in range(0, len(x), whole)]
             found = [len(piece) for piece in split_chunks(x, most)]
             check(found == wanted and CHUNK_BYTES == 2**20, f"pieces of {found}")
@@ -358,7 +377,8 @@ def rows(device: Device) -> Calls:
     yield Call("the first and the last token", partial(table, torch.tensor([0, 4])))
     for ids in ([2, 5], [-1, 2]):
         yield Call(f"tokens {ids}", partial(table, torch.tensor(ids)), "the tokenizer gave the id")
-    pool, pages = PagePool(1, 2), list[int]()
+    pool = PagePool(1, 2)
+    pages = list[int]()
     yield Call("rows of all pages", partial(pool.reserve, pages, 2 * PAGE))
     for count in (4, 5):
 
@@ -377,7 +397,8 @@ def rows(device: Device) -> Calls:
 
 def dtypes(device: Device) -> Calls:
     """Call what is computed in fp32 whatever the storage dtype is: rotary tables, and guidance of some pipelines."""
-    axes, ids = SimpleNamespace(axes_dims_rope=(4, 4)), torch.arange(2.0 * TILE).view(TILE, 2)
+    axes = SimpleNamespace(axes_dims_rope=(4, 4))
+    ids = torch.arange(2.0 * TILE).view(TILE, 2)
 
     def tables() -> None:
         found = Sequences.of(device, axes, ids, ids)

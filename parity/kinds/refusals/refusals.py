@@ -44,19 +44,22 @@ class Refusals(HostKind):
     thresholds: ClassVar = {"fp32": (Threshold("accepted", 0, "what cannot be right is refused, or it is not"),)}
 
     def look(self, case: Case, seed: int) -> dict[str, Any]:
-        folder, options = self.store.folder(case.model, seed), case.layout.options("fp32")
+        folder = self.store.folder(case.model, seed)
+        options = case.layout.options("fp32")
         if (target := MODELS[case.model].target) is None:
             _, inputs = self.runs(case, seed)
             run = partial(api.run, options=options)
         else:  # a drafter runs beside its target
-            inputs, run = {}, partial(_draft, target=self.store.folder(target, seed), options=options)
+            inputs = {}
+            run = partial(_draft, target=self.store.folder(target, seed), options=options)
         accepted = [name for name, spoil in WAYS.items() if not self._refused(folder, inputs, spoil, run)]
         return {"complaints": {"accepted": accepted}}
 
     @staticmethod
     def _refused(folder: Path, inputs: Tensors, spoil: Spoil, run: Callable[..., Any]) -> bool:
         (file,) = folder.glob("*.safetensors")
-        weights, given = load_file(file), {name: x.clone() for name, x in inputs.items()}
+        weights = load_file(file)
+        given = {name: x.clone() for name, x in inputs.items()}
         config = json.loads((folder / "config.json").read_text())
         if (named := spoil(weights, given, config)) is None:
             return True
@@ -90,7 +93,8 @@ def _ungrouped(weights: Tensors, inputs: Tensors, config: dict[str, Any]) -> str
     """Make heads of keys, and their weights, among which heads cannot be shared out, on two devices either."""
     if "num_key_value_heads" not in config:
         return None
-    before, fewer = config["num_key_value_heads"], config["num_attention_heads"] - 2
+    before = config["num_key_value_heads"]
+    fewer = config["num_attention_heads"] - 2
     config["num_key_value_heads"] = fewer
     for name, x in weights.items():
         if name.endswith(("k_proj.weight", "v_proj.weight")):

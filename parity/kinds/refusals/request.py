@@ -35,7 +35,8 @@ from refsim.pipelines.request import PipelineRequest, is_pipeline
 from refsim.runtime.launch import Result
 
 Facts = dict[str, Any]
-STEPS, RANKS = 3, 2
+STEPS = 3
+RANKS = 2
 _TEXTS = ("a cat   runs &amp; runs over the hills", "")
 _SHIFT_KEYS = ("base_image_seq_len", "max_image_seq_len", "base_shift", "max_shift", "shift", "num_train_timesteps")
 
@@ -69,14 +70,16 @@ class Requests(HostKind):
     }
 
     def look(self, case: Case, seed: int) -> dict[str, Any]:
-        folder, found = self.store.folder(case.model, seed), {}
+        folder = self.store.folder(case.model, seed)
+        found = {}
         for name, way in WAYS.items():
             with _lacking(folder, way.lacking) as root:
                 found[name] = ours(root, asked(case.model, way))
         return found
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        folder, unlike = self.store.folder(case.model, seed), []
+        folder = self.store.folder(case.model, seed)
+        unlike = []
         with quietly():
             pipe = load_pipeline(case.model, folder)
         for name, way in WAYS.items():
@@ -117,10 +120,12 @@ def _lacking(folder: Path, keys: tuple[str, ...]) -> Iterator[Path]:
 def ours(root: Path, request: PipelineRequest) -> Facts:
     """Return what refsim makes of a request."""
     pipeline = find_pipeline(root)
-    tensors, sizes = pipeline.prepare(root, request), pipeline.sizes(root, request)
+    tensors = pipeline.prepare(root, request)
+    sizes = pipeline.sizes(root, request)
     schedule = pipeline.scheduler(root, request, tensors)
     names = ("input_ids", "clip", "text_encoder", "text_encoder_2", "t5", "text_encoder_3")
-    experts, times = pipeline.experts(root), schedule.timesteps
+    experts = pipeline.experts(root)
+    times = schedule.timesteps
     return {
         "ids": [tensors[name] for name in names if name in tensors],
         "mask": tensors.get("attention_mask"),
@@ -142,7 +147,8 @@ def _folders(root: Path) -> list[Path]:
 
 def _bytes(latents: Tensor, picture: tuple[int, int, int], rows: int) -> list[int]:
     """Return what the latents of every step, the pixels and one head's scores of the prompt take on all ranks."""
-    pixels, scores = torch.empty(1, 3, *picture), torch.empty(rows, rows)
+    pixels = torch.empty(1, 3, *picture)
+    scores = torch.empty(rows, rows)
     return [RANKS * n for n in (STEPS * latents.nbytes, pixels.nbytes, scores.nbytes)]
 
 
@@ -174,7 +180,8 @@ class _Seen:
 
 def theirs(pipe: Any, root: Path, request: PipelineRequest) -> Facts:
     """Return what diffusers makes of a request."""
-    seen, given = _Seen(), {}
+    seen = _Seen()
+    given = {}
     with quietly(), ExitStack() as held:
         for part, module in pipe.components.items():
             if part.startswith("text_encoder") and module is not None:
@@ -186,7 +193,8 @@ def theirs(pipe: Any, root: Path, request: PipelineRequest) -> Facts:
             pipe(request.prompt, output_type="np", **arguments_of(request))
         except _Enough:
             pass
-    ids, steps = [torch.cat(calls[::-1]) for _, calls in sorted(seen.ids.items())], _steps(seen)
+    ids = [torch.cat(calls[::-1]) for _, calls in sorted(seen.ids.items())]
+    steps = _steps(seen)
     first = steps[0][0][1]
     before = ids[0].shape[1] if oracle_of(type(pipe.transformer).__name__).clip_in_rows else 0
     rows = first["encoder_hidden_states"].shape[1] - before
@@ -231,7 +239,8 @@ def _steps(seen: _Seen) -> list[list[tuple[str, dict[str, Any]]]]:
 
 
 def _same(right: Facts, found: Facts, key: str) -> bool:
-    a, b = right.get(key), found.get(key)
+    a = right.get(key)
+    b = found.get(key)
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(_equal, a, b))
     return _equal(a, b)

@@ -15,14 +15,19 @@ from typing import Any
 from refsim.base.mesh import MeshSpec, Topology
 
 TILE = 32
-LARGEST_BLOCK, SUBBLOCK = 8, 4
+LARGEST_BLOCK = 8
+SUBBLOCK = 4
 """Tiles of a block that fit L1, and those that the destination holds with fp32 sums."""
-MUX_BYTES, PACKET_BYTES, ENOUGH_PACKETS = 1 << 20, 4400, 48
+MUX_BYTES = 1 << 20
+PACKET_BYTES = 4400
+ENOUGH_PACKETS = 48
 LONG = 512
 """Rows on a device from which on activations lie in DRAM."""
 SCRATCH_BYTES = 512 * 1024
 """Of a core's L1 for what lives within one operation."""
-CONV_BYTES, SUM_CHANNELS, CONV_SIDE = 1_200_000, 4 * TILE, 8
+CONV_BYTES = 1_200_000
+SUM_CHANNELS = 4 * TILE
+CONV_SIDE = 8
 """Of a core's L1 for a convolution's blocks; channels whose fp32 sums the destination holds; rows and columns."""
 PIXEL_BYTES = 512 * 1024
 """Of a core's L1 for keys and values of an autoencoder's attention, beside its queries, sums and results."""
@@ -32,7 +37,8 @@ NORM = {"fidelity": "HiFi4", "approximate": False, "fp32": True, "l1_accumulatio
 ATTENTION = {"fidelity": "HiFi2", "approximate": False, "fp32": False}
 CHUNKS = {("blackhole", 4, 4): (128, 512)}
 """tt_dit's chunks of queries and keys of SD3.5 by architecture, sp and tp, where they are not the usual ones."""
-USUAL_CHUNKS, LOCAL_CHUNK = (256, 512), 128
+USUAL_CHUNKS = (256, 512)
+LOCAL_CHUNK = 128
 
 Seen = dict[str, Any]
 
@@ -69,7 +75,8 @@ def wrong(call: Seen, where: Where) -> list[str]:
 
 def _arithmetic(call: Seen) -> list[str]:
     """Check fidelity, and what sums are kept in."""
-    op, given = call["op"].rpartition(".")[2], call.get("compute", {})
+    op = call["op"].rpartition(".")[2]
+    given = call.get("compute", {})
     if "norm" in op:
         wanted: dict[str, Any] = NORM
     elif "attention" in op:
@@ -85,7 +92,9 @@ def _arithmetic(call: Seen) -> list[str]:
 
 def _dtypes(call: Seen) -> list[str]:
     """Check that fp32 results are not made of what was rounded, and that a concatenation joins several tensors."""
-    op, dtypes, found = call["op"].rpartition(".")[2], [dtype for *_, dtype, _ in call["inputs"]], list[str]()
+    op = call["op"].rpartition(".")[2]
+    dtypes = [dtype for *_, dtype, _ in call["inputs"]]
+    found = list[str]()
     wide = any(dtype == "FLOAT32" for *_, dtype, _ in call["outputs"])
     if call.get("squares"):
         found += [] if wide else ["a square, whose mean less that of its root leaves little, is rounded"]
@@ -104,7 +113,8 @@ def _dtypes(call: Seen) -> list[str]:
 
 def _collective(call: Seen, where: Where) -> list[str]:
     """Check for every link of the axis, and for a ring where there is one: what has no ends, but for pictures."""
-    axis, given = call["given"].get("cluster_axis"), call["given"]
+    axis = call["given"].get("cluster_axis")
+    given = call["given"]
     if axis is None or "num_links" not in given:
         return []
     found = []
@@ -162,7 +172,9 @@ def _lies(what: Seen) -> list[str]:
 
 def _convolution(call: Seen, where: Where) -> list[str]:
     """Check blocks of channels: no pair of more arithmetic fits a core's memory; pixels go eight by eight."""
-    video, block, taps = call["inputs"][0][0], call["conv"], math.prod(call["given"]["kernel_size"])
+    video = call["inputs"][0][0]
+    block = call["conv"]
+    taps = math.prod(call["given"]["kernel_size"])
     found = [] if tuple(block["grid"]) == where.grid else [f"cores {block['grid']}, not {list(where.grid)}"]
     outs = [n for n in _tiles_of(call["given"]["output_channels"]) if n <= SUM_CHANNELS or n % SUM_CHANNELS == 0]
     fitting = [pair for pair in product(_tiles_of(video[4]), outs) if _conv_bytes(*pair, taps) <= CONV_BYTES]
@@ -181,13 +193,15 @@ def _tiles_of(channels: int) -> list[int]:
 
 def _conv_bytes(c_in: int, c_out: int, taps: int) -> int:
     """Add up a core's patches twice (as rows and as tiles) and kernel in bf16, sums in fp32 and the result in bf16."""
-    pixels, inner = CONV_SIDE**2, math.ceil(taps * c_in / TILE) * TILE
+    pixels = CONV_SIDE**2
+    inner = math.ceil(taps * c_in / TILE) * TILE
     return 2 * (2 * pixels * inner) + 2 * inner * c_out + (4 + 2) * pixels * c_out
 
 
 def _matmul(call: Seen, where: Where) -> list[str]:
     """Check blocks: no other allowed one leaves fewer cores idle, computes less padding or waits less."""
-    block, gathers = call["matmul"], "all_gather" in call["op"]
+    block = call["matmul"]
+    gathers = "all_gather" in call["op"]
     (_, x, *_), (_, w, *_) = call["inputs"][:2]
     batch_rows = math.prod(x[:-1])
     grid = (where.grid[0], where.grid[1] - 1) if gathers else where.grid
@@ -200,12 +214,14 @@ def _matmul(call: Seen, where: Where) -> list[str]:
         if block[name] != best:
             found.append(f"block {name} of {block[name]} tiles, where {best} would do for {tiles}")
     share = call["inputs"][0][0][-1] if gathers else w[-2]
-    tiles, ring = math.ceil(share / TILE), call["given"].get("topology") == "Ring"
+    tiles = math.ceil(share / TILE)
+    ring = call["given"].get("topology") == "Ring"
     if ring and tiles % block["k"]:
         found.append(f"block k of {block['k']} tiles does not divide a ring's share of {tiles}")
     if block["k"] != min(_k_blocks(tiles, ring), key=lambda k: (_cost(tiles, k), -k)):
         found.append(f"block k of {block['k']} tiles is not the best for {tiles}")
-    h, w_ = block["h"], block["w"]
+    h = block["h"]
+    w_ = block["w"]
     areas = [(a * b, -abs(a - b)) for a, b in product(range(1, SUBBLOCK + 1), repeat=2) if _divide(block, a, b)]
     if not _divide(block, h, w_) or (h * w_, -abs(h - w_)) != max(area for area in areas if area[0] <= SUBBLOCK):
         found.append(f"a part of {h} x {w_} tiles is not the largest and squarest for {block['m']} x {block['n']}")
@@ -229,14 +245,16 @@ def _hidden(call: Seen) -> list[str]:
     """Check that a feed-forward's gathered and activated hidden features stay in L1 while a device has few rows."""
     if "fused_activation" not in call["given"] or "all_gather" not in call["op"]:
         return []
-    rows, memory = call["inputs"][0][0][-2], call["outputs"][0][3]
+    rows = call["inputs"][0][0][-2]
+    memory = call["outputs"][0][3]
     wanted = "L1" if rows < LONG else "DRAM"
     return [] if memory == wanted else [f"hidden features of {rows} rows lie in {memory}, not in {wanted}"]
 
 
 def _attention(call: Seen, where: Where) -> list[str]:
     """Check chunks: as long as tt_dit's, but not longer than the rows; in one piece, the largest that divide them."""
-    given, ring = call.get("sdpa"), "ring" in call["op"]
+    given = call.get("sdpa")
+    ring = "ring" in call["op"]
     if given is None:
         return []
     (q, *_), (k, *_) = call["inputs"][:2]
@@ -246,13 +264,16 @@ def _attention(call: Seen, where: Where) -> list[str]:
     if given["approximate"]:
         found.append("exp is approximated")
     if call["given"].get("output_concat_heads"):
-        q_wanted = k_wanted = max(n for n in range(TILE, LOCAL_CHUNK + 1, TILE) if rows % n == 0)
+        q_wanted = max(n for n in range(TILE, LOCAL_CHUNK + 1, TILE) if rows % n == 0)
+        k_wanted = q_wanted
     elif q[1] == 1:  # one head as wide as a decoder: keys and values in bf16, two blocks of each
         fits = max(n for n in (128, 256) if 2 * 2 * 2 * n * q[3] <= PIXEL_BYTES)
-        q_wanted, k_wanted = min(64, rows), min(fits, keys)
+        q_wanted = min(64, rows)
+        k_wanted = min(fits, keys)
     else:
         usual = CHUNKS.get((where.spec.arch, where.sp, where.tp), USUAL_CHUNKS)
-        q_wanted, k_wanted = min(usual[0], rows), min(usual[1], keys)
+        q_wanted = min(usual[0], rows)
+        k_wanted = min(usual[1], keys)
     if (given["q"], given["k"]) != (q_wanted, k_wanted):
         found.append(f"chunks of {given['q']} and {given['k']} rows, not {q_wanted} and {k_wanted}")
     return found

@@ -59,7 +59,8 @@ class SpareTensors(RefusedCalls):
     """A tensor of a checkpoint that a model neither takes nor leaves is refused; encoders of autoencoders, second names
     and what old folders hold are left."""
 
-    program, values = "tt_impl.programs.spare_tensors:program", False
+    program = "tt_impl.programs.spare_tensors:program"
+    values = False
 
     def arguments(self, case: Case, seed: int) -> dict[str, Any]:
         return {"models": [(_config(name), _LEFT.get(name, [])) for name in _BUILT]}
@@ -89,7 +90,8 @@ class GivenCalls(_Calls):
     A case's model is ``given_`` and the name of a published one, or of an image's tiny decoder in ``MODELS``.
     """
 
-    program, values = "tt_impl.programs.given_calls:program", False
+    program = "tt_impl.programs.given_calls:program"
+    values = False
     thresholds: ClassVar = {
         "bf16": (
             Threshold("wrong", 0, "every call is given what its document asks for, or the best of what it may be"),
@@ -100,7 +102,8 @@ class GivenCalls(_Calls):
     def arguments(self, case: Case, seed: int) -> dict[str, Any]:
         from tt_impl.reports import memory
 
-        name, shape = case.model.removeprefix("given_"), case.shape
+        name = case.model.removeprefix("given_")
+        shape = case.shape
         if name.endswith("_tiny"):
             config = MODELS[name].config | {"_class_name": MODELS[name].class_name}
             return {"model": config, "shapes": {"z": [shape.batch, config["latent_channels"], *shape.latent]}}
@@ -117,7 +120,8 @@ class GivenCalls(_Calls):
         return found
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
-        report, found = outcome.report, _wrong(case, outcome.report)
+        report = outcome.report
+        found = _wrong(case, outcome.report)
         found += [f"a global semaphore begins with {n}, not with 0" for n in report["begins"] if n]
         metrics = {"wrong": len(found), "idle_semaphores": report["idle"], "calls": len(report["calls"])}
         return metrics, {"wrong": found}
@@ -126,7 +130,8 @@ class GivenCalls(_Calls):
 class ChosenSizes(_Calls):
     """What is chosen for calls of sizes that no model here has: on either side of where a choice changes."""
 
-    program, values = "tt_impl.programs.chosen_sizes:program", False
+    program = "tt_impl.programs.chosen_sizes:program"
+    values = False
     thresholds: ClassVar = {
         "bf16": (
             Threshold("wrong", 0, "of all that fits and divides, no choice leaves fewer cores idle or waits less"),

@@ -97,7 +97,8 @@ class TTNNGeneration(TTNNKind):
         return generate(case, seed, self.store, self.prompts(case, seed), case.layout.options(case.dtype))
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: TextResult) -> tuple[Metrics, dict[str, Any]]:
-        texts, oracle = outcome.report["texts"], oracle_of(self, case, seed)
+        texts = outcome.report["texts"]
+        oracle = oracle_of(self, case, seed)
         with one_thread():
             found = self._compare_texts(case, seed, texts, reference)
             found |= compare_states(outcome.tensors, oracle.states(self.prompts(case, seed)[0]))
@@ -110,7 +111,8 @@ class TTNNGeneration(TTNNKind):
         return found, {"communication": communication, "collectives": outcome.collectives, "texts": texts}
 
     def _clear_prompts(self, case: Case, seed: int) -> list[list[int]]:
-        oracle, clear = oracle_of(self, case, seed), []
+        oracle = oracle_of(self, case, seed)
+        clear = []
         for prompt in draw_prompts(case, CANDIDATES, seed):
             expected = oracle.expect(prompt, case.shape.max_new_tokens)
             routed = oracle.router_gap(prompt + expected.tokens) >= ROUTER_TOSS_UP
@@ -122,7 +124,8 @@ class TTNNGeneration(TTNNKind):
         return [prompt for _, prompt in clear[: case.shape.prompts]]
 
     def _compare_texts(self, case: Case, seed: int, texts: list[dict[str, Any]], reference: TextResult) -> Metrics:
-        oracle, prompts = oracle_of(self, case, seed), self.prompts(case, seed)
+        oracle = oracle_of(self, case, seed)
+        prompts = self.prompts(case, seed)
         found: Metrics = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0}
         judged = 0
         for prompt, ours, theirs in zip(prompts, texts, reference.texts, strict=True):

@@ -73,13 +73,15 @@ class TTNNPipeline(TTNNKind):
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Generated) -> tuple[Metrics, dict[str, Any]]:
         """Return the worst step's error, the picture's, and by step what there is to read of them."""
-        steps, pixels = outcome.tensors["steps"].float(), to_pixels(outcome.tensors["frames"])
+        steps = outcome.tensors["steps"].float()
+        pixels = to_pixels(outcome.tensors["frames"])
         noise = self.inputs(case, seed)["latents"]
         pairs = list(zip(steps, reference.steps.float(), strict=True))
         by_step = [m.one_minus_pcc(a, b) for a, b in pairs]
         changes = [m.one_minus_pcc(a - noise, b - noise) for a, b in pairs]
         lengths = [m.rel_rmse(a - noise, b - noise) for a, b in pairs]
-        ours, theirs = outcome.report["experts"], reference.notes["experts"]
+        ours = outcome.report["experts"]
+        theirs = reference.notes["experts"]
         found = {
             "one_minus_pcc": m.worst(by_step),
             "change_one_minus_pcc": m.worst(changes),

@@ -48,7 +48,8 @@ class TTNNTransformer(TTNNKind):
         return super().arguments(case, seed) | {"guidance": case.guidance}
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
-        ours, ref = outcome.tensors, reference.tensors
+        ours = outcome.tensors
+        ref = reference.tensors
         found = compare_samples(case, ours["sample"].float(), ref["sample"].float())
         if case.guidance is not None:
             found["guided_one_minus_pcc"] = m.one_minus_pcc(ours["guided"].float(), ref["guided"].float())

@@ -41,8 +41,10 @@ class TTNNVAEDecoder(TTNNKind):
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
         """Judge frames by rows and by columns, each side cut as the decoder cuts it; the worse of both counts."""
-        cfg, (rows, columns) = case.layout.config().cfg, cuts(case)
-        ours, ref = outcome.tensors["sample"].float(), reference.tensors["sample"].float()
+        cfg = case.layout.config().cfg
+        rows, columns = cuts(case)
+        ours = outcome.tensors["sample"].float()
+        ref = reference.tensors["sample"].float()
         found = compare_frames(ours, ref, case.shape.latent, (rows, columns))
         results = self._passes(case) * ((rows > 1) + (columns > 1)) + (cfg > 1)
         counted, extra = compare_communication(outcome, reference, cfg, results=results)

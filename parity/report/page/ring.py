@@ -18,9 +18,11 @@ import torch
 from parity.explain.causes import stored
 from refsim.api.attention import attention_options, attention_result
 
-MESH, SHAPE = "bh-qb-1x4", (1, 8, 1024, 64)
+MESH = "bh-qb-1x4"
+SHAPE = (1, 8, 1024, 64)
 """Four devices in a Ring; (batch, heads, tokens, features of a head), so that a rank has one block of 256 keys."""
-KNOWN_FAULT, FAULTY = "single-buffer", "parity.faults.ref_runtime:single_buffer"
+KNOWN_FAULT = "single-buffer"
+FAULTY = "parity.faults.ref_runtime:single_buffer"
 """What a hazard looks like is shown by a run with this fault put in, one buffer instead of a pair; its function."""
 _SLOT = re.compile(r"\[(\d)\]$")
 _BUFFER = re.compile(r"^buffer (\S+) of rank \d+$")

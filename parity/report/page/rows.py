@@ -63,7 +63,8 @@ def _parity(record: Row) -> list[Row]:
     """Return a judged case, its metrics from the one nearest to its bound on."""
     names = "id kind model mesh parallel scheme dtype backend seed verdict reason error wall_s hazards explanation"
     (row,) = _columns(names, record)
-    known, limits = _reasons(record["kind"], record["dtype"]), record["thresholds"]
+    known = _reasons(record["kind"], record["dtype"])
+    limits = record["thresholds"]
     metrics = [_metric(name, record["metrics"].get(name), limits.get(name), known) for name in limits]
     free = [_metric(name, value, None, known) for name, value in record["metrics"].items() if name not in limits]
     judged = sorted(metrics, key=_nearness, reverse=True)

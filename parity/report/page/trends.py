@@ -30,7 +30,8 @@ def read(path: Path) -> Data:
 
 def _series(entries: Sequence[history.Entry], place: dict[str, int]) -> Data:
     """Return one thing over commits: verdicts, metrics with limits, seconds, GB, and ``worse``, what fell when."""
-    records, changes = [entry.record for entry in entries], list(history.became_worse(entries))
+    records = [entry.record for entry in entries]
+    changes = list(history.became_worse(entries))
     numbers = [history.numbers_of(entry.kind, entry.record) for entry in entries]
     loosened = {row.what.removeprefix("limit of ") for rows in changes for row in rows if row.loosened}
     known = {name for record in records for name in record.get("metrics", {})}

@@ -41,7 +41,8 @@ def explain(
     if svg is not None:
         output.check_target(svg, "--svg")
     options = opt.run_options(context)
-    known, shape = None, None
+    known = None
+    shape = None
     if model is not None:
         _, known = find(model)
         _, shape = latent(known, size)

@@ -75,7 +75,8 @@ def layout(options: RunOptions, model: Published | None = None, size: tuple[int,
         options: mesh, factors, attention and storage dtype.
         model, size: a published model and the latent it is run on; without them there are no shapes and no bytes.
     """
-    mesh, config = options.mesh, options.parallel
+    mesh = options.mesh
+    config = options.parallel
     by_rank = [parallel_groups(mesh, config, rank) for rank in range(mesh.num_devices)]
     devices = [
         DeviceShare(rank, mesh.coord(rank), **{name: groups[name].index for name in GROUPS})
@@ -136,14 +137,18 @@ def _add_model(found: Layout, options: RunOptions, model: Published, size: tuple
     shapes = {}
     if attention:
         (batch, heads, _, width), (_, _, keys, _) = attention[0].inputs
-        rows, per_device = keys // config.ulysses, heads * config.ulysses
+        rows = keys // config.ulysses
+        per_device = heads * config.ulysses
         shapes = {"batch": batch, "token_rows": rows, "heads": per_device, "head_dim": width}
         for device in found.devices:
             device.token_rows = [device.sp * rows, (device.sp + 1) * rows]
             device.heads = [device.tp * per_device, (device.tp + 1) * per_device]
-    found.model, found.latent, found.dtype = model.name, size, options.dtype
+    found.model = model.name
+    found.latent = size
+    found.dtype = options.dtype
     found.per_device = shapes | {"weights_bytes": reading.weights_bytes, "buffer_bytes": reading.buffer_bytes}
-    found.buffers, found.collectives = _buffers(options, reading.ops), _collectives(reading.ops)
+    found.buffers = _buffers(options, reading.ops)
+    found.collectives = _collectives(reading.ops)
     found.padded = reading.padded
 
 

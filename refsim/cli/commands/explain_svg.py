@@ -8,9 +8,12 @@ from typing import Any
 
 from refsim.cli.commands.explain_layout import DeviceShare, Layout
 
-CELL, GAP, TOP = (150, 84), (46, 46), 56
+CELL = (150, 84)
+GAP = (46, 46)
+TOP = 56
 COLOURS = ("#dbe9ff", "#ffe6cc", "#dff5dd", "#f3dcf5")
-INK, RING = "#1f2933", "#c0392b"
+INK = "#1f2933"
+RING = "#c0392b"
 
 
 def svg(found: Layout) -> str:
@@ -62,7 +65,8 @@ def _arrows(group: dict[str, Any], places: dict[int, tuple[int, ...]]) -> list[s
         if group["topology"] == "Linear":
             found.append(_arrow(places[b], places[a]))
     if group["topology"] == "Ring":
-        (x0, y0), (x1, y1) = _middle(places[ranks[-1]]), _middle(places[ranks[0]])
+        x0, y0 = _middle(places[ranks[-1]])
+        x1, y1 = _middle(places[ranks[0]])
         along = places[ranks[0]][0] == places[ranks[-1]][0]
         dx, dy = (0, CELL[1] // 2) if along else (-CELL[0] // 2, 0)
         bend = f"{(x0 + x1) // 2 + 2 * dx - (0 if along else 40)},{(y0 + y1) // 2 + 2 * dy + (20 if along else 0)}"
@@ -77,7 +81,8 @@ def _middle(coord: tuple[int, ...]) -> tuple[int, int]:
 
 def _arrow(a: tuple[int, ...], b: tuple[int, ...]) -> str:
     """Return an arrow from border to border, a little aside, so that both directions are seen."""
-    (x0, y0), (x1, y1) = _middle(a), _middle(b)
+    x0, y0 = _middle(a)
+    x1, y1 = _middle(b)
     if a[0] == b[0]:
         sign = 1 if x1 > x0 else -1
         return _path(f"M{x0 + sign * CELL[0] // 2},{y0 - 8 * sign} L{x1 - sign * CELL[0] // 2},{y1 - 8 * sign}")

@@ -152,7 +152,8 @@ def _print(summary: Text, draft: Path | None) -> None:
         total += step.accepted
         average = f"acc={step.accepted}/{summary.block} avg={total / number:.1f}"
         say(f"step {number}: {average} {step.seconds:.2f} s gen={total}")
-    count, seconds = len(summary.tokens), summary.seconds["decode"]
+    count = len(summary.tokens)
+    seconds = summary.seconds["decode"]
     passes = len(summary.steps) + bool(draft)  # the first token is the prompt's own pass
     same = {None: "", True: ", the target alone says the same", False: ", THE TARGET ALONE SAYS SOMETHING ELSE"}
     agree = "all ranks agree" if summary.replicas_equal else "RANKS DISAGREE"

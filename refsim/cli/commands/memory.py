@@ -43,7 +43,8 @@ def memory(
         raise UserError("there is no model; give one, for example: refsim memory sd35-large.")
     tables.check_csv(csv)
     options = opt.run_options(context, backend="ttnn-mock")
-    started, known = monotonic(), ttnn_memory.find_published(name)
+    started = monotonic()
+    known = ttnn_memory.find_published(name)
     _, shape = latent(known, opt.size_of(size, height, width, frames))
     shapes = ttnn_memory.input_shapes(known, shape, options, batch)
     outcome = ttnn_memory.plan(known, options, shapes, optable=optable)
@@ -51,6 +52,7 @@ def memory(
     row = ttnn_memory.Memory(known.name, mesh, parallel, shape, outcome.ran, took, **outcome.report)
     tables.write_csv([row], csv)
     if optable:
-        row.resources, row.optable = outcome.resources, outcome.optable
+        row.resources = outcome.resources
+        row.optable = outcome.optable
     title = f"{known.name} {parallel}, latent {'x'.join(map(str, shape))}"
     answer(row, lambda _: ttnn_memory.text(outcome, title), as_json=as_json)

@@ -66,6 +66,7 @@ def meshes(as_json: opt.AsJson = False) -> None:
     for m in found.meshes:
         wrapped = " / ".join("yes" if w else "no" for w in m.wrap_around)
         topology = " / ".join(t or "none" for t in m.topology)
-        shape, links = "x".join(map(str, m.shape)), " / ".join(map(str, m.links))
+        shape = "x".join(map(str, m.shape))
+        links = " / ".join(map(str, m.links))
         table.add_row(m.name, m.system, m.arch, shape, str(m.devices), links, wrapped, topology)
     Console(width=None if sys.stdout.isatty() else 120).print(table)

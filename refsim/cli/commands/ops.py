@@ -33,7 +33,8 @@ def ops(
     from tt_impl.reports import ops as ttnn_ops
 
     tables.check_csv(csv)
-    options, started = opt.run_options(context, backend="ttnn-mock"), monotonic()
+    options = opt.run_options(context, backend="ttnn-mock")
+    started = monotonic()
     outcome = ttnn_ops.count(model, options, size=opt.size_of(size, height, width, frames), batch=batch)
     took = round(monotonic() - started, 1)
     parts = [*outcome.report["blocks"], outcome.report["around"]]

@@ -76,7 +76,8 @@ def run_pipeline(found: FoundPipeline, request: PipelineRequest, options: RunOpt
     check_writer(found)
     if not wanted.interactive:
         return _once(found, request, options, wanted)
-    code, number = 0, 0
+    code = 0
+    number = 0
     while (prompt := _ask()) is not None:
         if prompt:
             asked = replace(request, prompt=prompt)
@@ -105,7 +106,8 @@ def _once(pipeline: FoundPipeline, request: PipelineRequest, options: RunOptions
     if found is None:
         return 0
     files = write_pictures(found, wanted.out)
-    judged, by_library = found.check, None
+    judged = found.check
+    by_library = None
     if wanted.against is not None:
         from parity.user.user_checkpoint import judge_pipeline
 

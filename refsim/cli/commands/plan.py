@@ -53,7 +53,8 @@ def plan(
     _progress()
     if not found:
         raise UserError(f"no configuration lies on {mesh}.")
-    runs, refused = [c for c in found if not c.reason], [c for c in found if c.reason]
+    runs = [c for c in found if not c.reason]
+    refused = [c for c in found if c.reason]
     document = Plan.of(runs, refused, limits(on), top)
     tables.write_csv(document.plans, csv)
     if as_json:
@@ -81,8 +82,10 @@ def _print_runs(runs: list[Candidate], top: int) -> None:
     for c in runs:
         if c.rank > top:
             break
-        e, (saving, share) = c.estimate, next(iter(c.savings.items()))
-        rank, shown = c.rank if c.rank != shown else "", c.rank
+        e = c.estimate
+        saving, share = next(iter(c.savings.items()))
+        rank = c.rank if c.rank != shown else ""
+        shown = c.rank
         typer.echo(
             f"{rank:4} {c.text + ' fsdp' * e.memory.fsdp:36} {c.wiring!s:9} {e.seconds / e.steps:8.3f} "
             f"{e.seconds:8.2f} {e.range()!s:>17} {e.memory.total / 1e9:5.1f} {e.bound:8} {saving} -{share:.0%}"

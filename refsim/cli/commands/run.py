@@ -339,7 +339,8 @@ def _run_ttnn(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
         )
     if asked.trace is not None:
         output.write(asked.trace, "".join(json.dumps(op) + "\n" for op in outcome.ops).encode(), "--trace")
-    common, wall_s = _summary(asked, options, outcome.tensors), round(time.monotonic() - started, 3)
+    common = _summary(asked, options, outcome.tensors)
+    wall_s = round(time.monotonic() - started, 3)
     summary = ForwardInTtnn(
         **common, ran=outcome.ran, operations=len(outcome.ops), collectives=outcome.collectives, wall_s=wall_s
     )

@@ -130,7 +130,8 @@ def _predict(context: typer.Context, weights: str) -> tuple[Estimate, Reading, S
 
     given = context.params
     options = opt.run_options(context, dtype="bf16", weights_dtype="bf16", trace=False)
-    config, links = options.parallel, given["links"]
+    config = options.parallel
+    links = given["links"]
     name, published = find(given["model"])
     size, shape = latent(published, opt.size_of(*(given[one] for one in ("size", "height", "width", "frames"))))
     allocated = read_ttnn(given["ttnn_memory"]) if given["ttnn_memory"] else None
@@ -195,7 +196,9 @@ def _warn_of_undeclared(reading: Reading) -> None:
 def _lines(found: Estimate, row: Time) -> Iterator[str]:
     from refsim.timing.predict import advice
 
-    m, t, path = row.memory_gb, found.timeline, row.critical_path
+    m = row.memory_gb
+    t = found.timeline
+    path = row.critical_path
     weights = "" if row.weights == "bf16" else f", weights in {row.weights}"
     stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.around.items())
     kinds = ", ".join(f"{kind} {s / path.overlapped_seconds:.0%}" for kind, s in path.by_kind.items())

@@ -49,7 +49,8 @@ def compare(found: Estimate, model: str, shape: Shape, run: Callable[..., Any] |
     priced = [Ran(**row | {"ns": row["ns"] * slow}) for row in outcome.report["priced"]]
     forwards = found.forwards * found.steps
     classes = side_by_side(found.timeline.programs, priced, found.machine.params.gap_ns * slow, forwards)
-    seconds, reference = sum(row.ttnn_s for row in classes), sum(row.reference_s for row in classes)
+    seconds = sum(row.ttnn_s for row in classes)
+    reference = sum(row.reference_s for row in classes)
     return InTtnn(outcome.ran, seconds, reference, classes, outcome.report["unpriced"])
 
 

@@ -41,7 +41,9 @@ class CLIPBlock:
     """``encoder.layers.{index}``, called ``name``; (B, L, D), tp=Replicate with padded lanes, in and out."""
 
     def __init__(self, weights: Weights, device: Device, config: CLIPTextConfig, name: str) -> None:
-        self._device, self._act, self._features = device, config.hidden_act, config.hidden_size
+        self._device = device
+        self._act = config.hidden_act
+        self._features = config.hidden_size
         d = config.hidden_size
         norm = {"features": d, "eps": config.layer_norm_eps}
         self._norm1, self._norm2 = (
@@ -71,10 +73,12 @@ class CLIPTextEncoder:
     """Built from a transformers folder's weights; every key must be consumed."""
 
     def __init__(self, weights: Weights, device: Device, config: CLIPTextConfig) -> None:
-        self._device, self._config = device, config
+        self._device = device
+        self._config = config
         # an encoder alone is saved with this prefix by transformers 4 and without it by 5
         prefix = "text_model." if config.projected or f"text_model.{_FINAL_NORM}.weight" in weights.names else ""
-        d, embeddings = config.hidden_size, f"{prefix}embeddings"
+        d = config.hidden_size
+        embeddings = f"{prefix}embeddings"
         self._tokens = weights.take(f"{embeddings}.token_embedding.weight", (config.vocab_size, d))
         self._positions = weights.take(f"{embeddings}.position_embedding.weight", (config.max_position_embeddings, d))
         layers = (f"{prefix}encoder.layers.{i}" for i in range(config.num_hidden_layers))
@@ -94,7 +98,8 @@ class CLIPTextEncoder:
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Raise ``UserError`` if there are more ids than positions."""
-        length, most = shapes["input_ids"][1], self._config.max_position_embeddings
+        length = shapes["input_ids"][1]
+        most = self._config.max_position_embeddings
         if length > most:
             raise UserError(f"input_ids has {length} tokens but the text encoder has {most} positions.")
 
@@ -107,7 +112,8 @@ class CLIPTextEncoder:
         Raises:
             UserError: an id that is not in the vocabulary.
         """
-        d, worst = self._config.hidden_size, self._config.vocab_size - 1
+        d = self._config.hidden_size
+        worst = self._config.vocab_size - 1
         if int(input_ids.min()) < 0 or int(input_ids.max()) > worst:
             raise UserError(
                 f"the tokenizer gave an id outside 0 to {worst}, which the text encoder knows; use the tokenizer that "
@@ -118,7 +124,8 @@ class CLIPTextEncoder:
         sequence = stream
         for index, block in enumerate(self._blocks):
             self._device.activity(Kind.ENCODING, "the prompt", block=index)
-            sequence, stream = stream, block(stream)
+            sequence = stream
+            stream = block(stream)
         last = self._norm(stream.local)
         ends = input_ids if self._config.eos_token_id == _LEGACY_EOS else input_ids == self._config.eos_token_id
         rows = last[torch.arange(len(last)), ends.int().argmax(-1)]

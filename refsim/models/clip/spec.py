@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from refsim.models.spec import EncoderKeys, ModelSpec, Published
 
-PROJECTED, PLAIN = "CLIPTextModelWithProjection", "CLIPTextModel"
+PROJECTED = "CLIPTextModelWithProjection"
+PLAIN = "CLIPTextModel"
 
 SPEC = ModelSpec.of_folder(
     "clip",

@@ -39,7 +39,9 @@ class _HeadNorm:
     """Affine LayerNorm over the features of one head."""
 
     def __init__(self, weights: Weights, device: Device, name: str, *, features: int) -> None:
-        self._device, self._name, self._shape = device, name, (features,)
+        self._device = device
+        self._name = name
+        self._shape = (features,)
         self._weight, self._bias = (weights.take(f"{name}.{n}", self._shape) for n in ("weight", "bias"))
 
     @in_module
@@ -57,7 +59,8 @@ class _Attention:
     """``attn1``; inputs tp=Replicate (gathered), results tp=Shard(-1), tokens over sp as they came in."""
 
     def __init__(self, weights: Weights, device: Device, prefix: str, config: CogVideoXConfig) -> None:
-        self._device, self._name = device, prefix
+        self._device = device
+        self._name = prefix
         e = config.attention_head_dim
         sizes = AttentionSizes(config.features, config.num_attention_heads, e)
         names = tuple(f"{prefix}.to_{n}" for n in "qkv")
@@ -80,7 +83,8 @@ class _Attention:
 
     def _project(self, x: MeshTensor, rotary: Rotary) -> QKV:
         q, k, v = self._qkv(x)
-        q, k = self._norm_q(q), self._norm_k(k)
+        q = self._norm_q(q)
+        k = self._norm_k(k)
         if rotary is not None:
             q, k = (x.map("rope", lambda y: apply_rotary(self._device, y, *rotary)) for x in (q, k))
         return q, k, v
@@ -91,7 +95,8 @@ class CogVideoXBlock:
 
     def __init__(self, weights: Weights, device: Device, config: CogVideoXConfig, index: int) -> None:
         self._device = device
-        d, prefix = config.features, f"transformer_blocks.{index}"
+        d = config.features
+        prefix = f"transformer_blocks.{index}"
 
         def zero(name: str) -> tuple[DistributedLayerNorm, Modulation]:
             norm = DistributedLayerNorm(
@@ -100,7 +105,8 @@ class CogVideoXBlock:
             wide = {"features": d, "in_features": config.time_embed_dim, "chunks": 6}
             return norm, Modulation(weights, device, f"{prefix}.{name}.linear", **wide)
 
-        (self._norm1, self._mod1), (self._norm2, self._mod2) = zero("norm1"), zero("norm2")
+        (self._norm1, self._mod1) = zero("norm1")
+        (self._norm2, self._mod2) = zero("norm2")
         self._attn = _Attention(weights, device, f"{prefix}.attn1", config)
         self._ff = ParallelFeedForward(weights, device, f"{prefix}.ff", features=d, hidden=4 * d)
 
@@ -123,7 +129,8 @@ class CogVideoXBlock:
             tokens,
             text_tokens,
         )
-        video, text = video + attn * gate, text + text_attn * text_gate
+        video = video + attn * gate
+        text = text + text_attn * text_gate
         shift, scale, gate, text_shift, text_scale, text_gate = self._mod2(time_BT)
         video_ff = self._ff(self._gather(modulate(self._norm2(video), shift, scale)))
         text_ff = self._ff(self._gather(modulate(self._norm2(text), text_shift, text_scale)))
@@ -137,7 +144,8 @@ def bind_block(
     weights: Weights, device: Device, config: CogVideoXConfig, index: int, inputs: dict[str, Tensor]
 ) -> Callable[..., Any]:
     """Block ``index`` for the video whose patches ``grid`` (deep, high, wide) counts."""
-    sp, options = device.groups["sp"], device.options
+    sp = device.groups["sp"]
+    options = device.options
     frames, rows, columns = inputs["grid"].tolist()
     tokens = TokenShards.of(frames * rows * columns, sp.size)
     return partial(

@@ -32,8 +32,10 @@ class VideoPatches:
     """The convolution over patches as a column-parallel linear on this member's tokens, and back."""
 
     def __init__(self, weights: Weights, device: Device, config: CogVideoXConfig) -> None:
-        self._device, self._config = device, config
-        c, p = config.in_channels, config.patch_size
+        self._device = device
+        self._config = config
+        c = config.in_channels
+        p = config.patch_size
         self._deep = config.patch_size_t or 1
         self._proj = ColParallelLinear(
             weights,
@@ -45,7 +47,8 @@ class VideoPatches:
 
     def grid(self, size: tuple[int, ...]) -> Grid:
         """Return the patches (deep, high, wide) of a latent (frames, channels, height, width)."""
-        (frames, _, height, width), p = size, self._config.patch_size
+        frames, _, height, width = size
+        p = self._config.patch_size
         if height % p or width % p:
             raise UserError(f"a latent of {height}x{width} does not divide into {p}x{p} patches; pad or crop it.")
         if frames % self._deep:
@@ -56,7 +59,8 @@ class VideoPatches:
 
     def __call__(self, latent_BFCHW: Tensor, tokens: TokenShards, shard: int) -> MeshTensor:
         """Map latent on the host to (B, local N, local D), sp=Shard(1), tp=Shard(-1), positions of 2b added."""
-        (t, h, w), p = self.grid(latent_BFCHW.shape[1:]), self._config.patch_size
+        t, h, w = self.grid(latent_BFCHW.shape[1:])
+        p = self._config.patch_size
         x = latent_BFCHW.unflatten(4, (w, p)).unflatten(3, (h, p)).unflatten(1, (t, self._deep))
         patches_BNP = x.permute(0, 1, 4, 6, 3, 2, 5, 7).flatten(4).flatten(1, 3)  # (B, t h w, C deep p p)
         embedded = self._proj(cut_tokens(self._device, MeshTensor(patches_BNP), tokens, dim=1))
@@ -67,7 +71,9 @@ class VideoPatches:
 
     def _table(self, grid: Grid, tokens: TokenShards, shard: int) -> Tensor:
         """Return the positions (local N, local D) in fp32, zero in padding."""
-        config, d, tp = self._config, self._config.features, self._device.groups["tp"]
+        config = self._config
+        d = self._config.features
+        tp = self._device.groups["tp"]
         span = tokens.tokens(shard)
         t, y, x = token_positions(grid, span)
         scaled = (
@@ -102,7 +108,8 @@ def rotary_tables(config: CogVideoXConfig, grid: Grid, tokens: TokenShards, shar
     t, y, x = token_positions(grid, span)
     if config.patch_size_t is None:
         rows, columns = _stretched(grid[1:], (config.sample_height, config.sample_width), config.patch_size)
-        y, x = rows[y], columns[x]
+        y = rows[y]
+        x = columns[x]
     e = config.attention_head_dim
     angles = rotary_angles((t, y, x), (e // 4, 3 * e // 8, 3 * e // 8))
     padding = (0, 0, 0, tokens.local_n - (span[1] - span[0]))
@@ -111,7 +118,9 @@ def rotary_tables(config: CogVideoXConfig, grid: Grid, tokens: TokenShards, shar
 
 def _stretched(grid: tuple[int, int], sample: tuple[int, int], patch: int) -> tuple[Tensor, Tensor]:
     """Return the positions of rows and columns: the grid resized to fit the trained one, shape kept, and centred."""
-    (h, w), (th, tw) = grid, (sample[0] // patch, sample[1] // patch)
+    h, w = grid
+    th = sample[0] // patch
+    tw = sample[1] // patch
     if h / w > th / tw:
         size = (th, round(th / h * w))
     else:

@@ -36,7 +36,8 @@ class CogVideoXTransformer:
     """Built from a checkpoint's weights, this device's slices only; every key must be consumed."""
 
     def __init__(self, weights: Weights, device: Device, config: CogVideoXConfig) -> None:
-        self._device, self._config = device, config
+        self._device = device
+        self._config = config
         self._split_prompt = device.options.splits_prompt
         d = config.features
         self._patches = VideoPatches(weights, device, config)

@@ -29,9 +29,12 @@ class DFlashAttention:
     """``layers.{index}.self_attn``."""
 
     def __init__(self, weights: Weights, device: Device, prefix: str, config: DFlashConfig) -> None:
-        self._device, self._head_dim = device, config.head_dim
-        d, e = config.hidden_size, config.head_dim
-        heads, kv_heads = config.num_attention_heads * e, config.num_key_value_heads * e
+        self._device = device
+        self._head_dim = config.head_dim
+        d = config.hidden_size
+        e = config.head_dim
+        heads = config.num_attention_heads * e
+        kv_heads = config.num_key_value_heads * e
         rows = {"q": heads, "k": kv_heads, "v": kv_heads}
         self._q, self._k, self._v = (weights.take(f"{prefix}.{n}_proj.weight", (rows[n], d)) for n in rows)
         self._o = weights.take(f"{prefix}.o_proj.weight", (d, heads))
@@ -44,7 +47,8 @@ class DFlashAttention:
         q = self._q_norm(self._heads(noise_BND, self._q))
         k = self._k_norm(self._heads(rows, self._k))
         q = rotate_halves(self._device, q, *(table[-q.shape[2] :] for table in rotary))
-        k, v = rotate_halves(self._device, k, *rotary), self._heads(rows, self._v)
+        k = rotate_halves(self._device, k, *rotary)
+        v = self._heads(rows, self._v)
         keys, values = cache.append(MeshTensor(k), MeshTensor(v))
         out = concat_heads(grouped_attention(self._device, MeshTensor(q), keys, values, causal=False)).local
         with self._device.compute("linear", out, self._o):

@@ -43,7 +43,8 @@ class DFlashConfig:
             given["rope_theta"] = rope
         ids = own.get("target_layer_ids", given.get("target_layer_ids"))
         if ids is None:
-            target, count = given.get("num_target_layers", 48), given.get("num_hidden_layers")
+            target = given.get("num_target_layers", 48)
+            count = given.get("num_hidden_layers")
             ids = spread_layer_ids(
                 check(Layers, target, "num_target_layers"), check(Layers, count, "num_hidden_layers")
             )

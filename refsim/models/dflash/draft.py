@@ -42,7 +42,8 @@ class DFlashDecoderLayer:
 
     def __init__(self, weights: Weights, device: Device, prefix: str, config: DFlashConfig) -> None:
         self._device = device
-        d, wide = config.hidden_size, config.intermediate_size
+        d = config.hidden_size
+        wide = config.intermediate_size
         norm = {"features": d, "eps": config.rms_norm_eps}
         self._norm1 = RMSNorm(weights, device, f"{prefix}.input_layernorm", **norm)
         self._norm2 = RMSNorm(weights, device, f"{prefix}.post_attention_layernorm", **norm)
@@ -63,8 +64,10 @@ class DFlashDraftModel:
     """Built from the drafter's folder; every key must be consumed. Embedding and head are the target's."""
 
     def __init__(self, weights: Weights, device: Device, config: DFlashConfig) -> None:
-        self._device, self.config = device, config
-        d, layers = config.hidden_size, len(config.target_layer_ids)
+        self._device = device
+        self.config = config
+        d = config.hidden_size
+        layers = len(config.target_layer_ids)
         self._fc = weights.take("fc.weight", (d, layers * d))
         norm = {"features": d, "eps": config.rms_norm_eps}
         self._context_norm, self._norm = (RMSNorm(weights, device, n, **norm) for n in ("hidden_norm", "norm"))
@@ -105,7 +108,8 @@ class DFlashDraftModel:
 def check_pair(target, draft: DFlashConfig) -> None:
     """Raise ``UserError`` unless a drafter of this config belongs to a target of that one."""
     for name in ("hidden_size", "vocab_size"):
-        mine, theirs = getattr(draft, name), getattr(target, name)
+        mine = getattr(draft, name)
+        theirs = getattr(target, name)
         if mine != theirs:
             raise UserError(f"the drafter has {name} {mine} but the target {theirs}; give the drafter of this target.")
     last = max(draft.target_layer_ids)

@@ -53,10 +53,15 @@ class AttentionAndMLPOut:
     """
 
     def __init__(self, weights: Weights, device: Device, name: str, config: Widths) -> None:
-        self._device, self._name = device, name
-        tp, d, mlp = device.groups["tp"], config.features, config.mlp_features
-        self._features, self._mlp = d, mlp
-        padded, shape = padded_features(d, tp.size), (d, d + mlp)
+        self._device = device
+        self._name = name
+        tp = device.groups["tp"]
+        d = config.features
+        mlp = config.mlp_features
+        self._features = d
+        self._mlp = mlp
+        padded = padded_features(d, tp.size)
+        shape = (d, d + mlp)
         start, stop = shard_range(attention_sizes(config).padded(tp), tp)
         real = (min(start, d), min(stop, d))  # a padded head's lanes would reach into the MLP's
         heads = weights.take(f"{name}.weight", shape, (0, padded), real)
@@ -70,7 +75,8 @@ class AttentionAndMLPOut:
     def __call__(self, attention: MeshTensor, mlp: MeshTensor) -> MeshTensor:
         """(B, local heads, rows, E) and (B, rows, local F), cut over tp -> (B, rows, local D), tp=Shard(-1)."""
         mlp.require("proj_out", **shards(self._device.groups, tp=2))
-        heads, d = concat_heads(attention), self._features
+        heads = concat_heads(attention)
+        d = self._features
         self._device.observe(f"{self._name}.in@0:{d}", attention)
         self._device.observe(f"{self._name}.in@{d}:{d + self._mlp}", mlp)
         both = heads.with_local(torch.cat([heads.local, mlp.local], -1))

@@ -39,7 +39,8 @@ class DoubleBlock:
 
     def __init__(self, weights: Weights, device: Device, config: FluxConfig, index: int) -> None:
         self._device = device
-        d, prefix = config.features, f"transformer_blocks.{index}"
+        d = config.features
+        prefix = f"transformer_blocks.{index}"
         self._norm1, self._norm1_prompt, self._norm2, self._norm2_prompt = (
             DistributedLayerNorm(device, features=d, eps=_EPS, name=f"{prefix}.{name}")
             for name in ("norm1.norm", "norm1_context.norm", "norm2", "norm2_context")
@@ -61,7 +62,8 @@ class DoubleBlock:
         prompt_in = self._modulated(self._norm1_prompt(prompt), shift_p, scale_p)
         rotary = {"rotary": sequences.rotary, "prompt_rotary": sequences.prompt_rotary}
         attn, attn_prompt = self._attn(attn_in, prompt_in, **sequences.cut, **rotary)
-        spatial, prompt = spatial + attn * gate, prompt + attn_prompt * gate_p
+        spatial = spatial + attn * gate
+        prompt = prompt + attn_prompt * gate_p
         spatial = spatial + self._ff(self._modulated(self._norm2(spatial), shift_ff, scale_ff)) * gate_ff
         ff_prompt = self._ff_prompt(self._modulated(self._norm2_prompt(prompt), shift_ff_p, scale_ff_p))
         return spatial, prompt + ff_prompt * gate_ff_p
@@ -75,7 +77,8 @@ class SingleBlock:
 
     def __init__(self, weights: Weights, device: Device, config: FluxConfig, index: int) -> None:
         self._device = device
-        d, prefix = config.features, f"single_transformer_blocks.{index}"
+        d = config.features
+        prefix = f"single_transformer_blocks.{index}"
         self._norm = DistributedLayerNorm(device, features=d, eps=_EPS, name=f"{prefix}.norm.norm")
         self._mod = Modulation(weights, device, f"{prefix}.norm.linear", features=d, chunks=3)
         self._qkv = StreamQKV(weights, device, f"{prefix}.attn", attention_sizes(config))
@@ -90,7 +93,8 @@ class SingleBlock:
         normed, normed_p = (
             gather_features(self._device, modulate(self._norm(x), shift, scale)) for x in (spatial, prompt)
         )
-        qkv, prompt_qkv = self._qkv(normed, sequences.rotary), self._qkv(normed_p, sequences.prompt_rotary)
+        qkv = self._qkv(normed, sequences.rotary)
+        prompt_qkv = self._qkv(normed_p, sequences.prompt_rotary)
         attn, attn_p, _ = joint_attention(self._device, qkv, prompt_qkv, **sequences.cut)
         return spatial + self._project(normed, attn) * gate, prompt + self._project(normed_p, attn_p) * gate
 

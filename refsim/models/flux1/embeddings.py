@@ -67,7 +67,8 @@ class Conditioning:
     """``time_text_embed``: time step, pooled text and, where the model has it, guidance, summed; on every device."""
 
     def __init__(self, weights: Weights, config: FluxConfig) -> None:
-        name, d = "time_text_embed", config.features
+        name = "time_text_embed"
+        d = config.features
         self._time_text = TimeTextEmbedding(weights, name, features=d, pooled_features=config.pooled_projection_dim)
         self._guidance = None
         if config.guidance_embeds:

@@ -8,7 +8,8 @@ from datetime import date
 from refsim.base.mesh import Topology
 from refsim.models.figures import Execution, Figure
 
-_TT_DIT, _OTHERS = "tt_dit Flux1.md@8027459d", "tt-metal pull request 34929"
+_TT_DIT = "tt_dit Flux1.md@8027459d"
+_OTHERS = "tt-metal pull request 34929"
 _DEV = Execution(steps=28, topology=Topology.LINEAR, chunks=(128, 512), day=date(2025, 11, 21), blocks="apart")
 _SCHNELL = replace(_DEV, steps=4)
 _JANUARY = replace(_DEV, day=date(2026, 1, 12), fuse=False)

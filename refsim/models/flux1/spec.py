@@ -17,14 +17,16 @@ _PACKED = 2  # latent rows and columns that become one token
 
 def block_counts(config: Config) -> dict[str, int]:
     """Double blocks, then single ones; the last block stands by itself: what follows it is read as part of it."""
-    double, single = config["num_layers"], config["num_single_layers"]
+    double = config["num_layers"]
+    single = config["num_single_layers"]
     counts = {"double": double - (single == 0), "single": single - (single > 0), "last": 1}
     return {kind: count for kind, count in counts.items() if count}
 
 
 def with_block_counts(config: Config, counts: dict[str, int]) -> Config:
     """Return the configuration with other numbers of blocks of each kind; the last block keeps its kind."""
-    double, single = counts.get("double", 0), counts.get("single", 0)
+    double = counts.get("double", 0)
+    single = counts.get("single", 0)
     if config["num_single_layers"]:
         return config | {"num_layers": double, "num_single_layers": single + 1}
     return config | {"num_layers": double + 1, "num_single_layers": 0}

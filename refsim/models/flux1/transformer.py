@@ -33,7 +33,8 @@ class FluxTransformer:
     """
 
     def __init__(self, weights: Weights, device: Device, config: FluxConfig) -> None:
-        self._device, self._config = device, config
+        self._device = device
+        self._config = config
         d = config.features
         self._conditioning = Conditioning(weights, config)
         self._x_embedder, self._context_embedder = (
@@ -80,7 +81,8 @@ class FluxTransformer:
         prompt = MeshTensor(encoder_hidden_states)
         if sequences.prompt_tokens is not None:
             prompt = cut_tokens(self._device, prompt, sequences.prompt_tokens, dim=1)
-        spatial, prompt = self._x_embedder(spatial), self._context_embedder(prompt)
+        spatial = self._x_embedder(spatial)
+        prompt = self._context_embedder(prompt)
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
             before = spatial, prompt

@@ -21,7 +21,9 @@ class MochiConfig(Keys):
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Outline:
         k = read(cls, config)
-        d, prompt, patch = k.features, k.pooled_projection_dim, k.patch_size**2 * k.in_channels
+        d = k.features
+        prompt = k.pooled_projection_dim
+        patch = k.patch_size**2 * k.in_channels
         return Outline(
             **k.sizes, token_features=patch, out_features=patch, text_features=k.text_embed_dim, hidden=8 * d // 3,
             prompt_features=prompt, prompt_hidden=8 * prompt // 3, time=(TIME, d, d), gated=True, chunks=4,

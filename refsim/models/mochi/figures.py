@@ -8,7 +8,8 @@ from datetime import date
 from refsim.base.mesh import Topology
 from refsim.models.figures import Execution, Figure
 
-_MOCHI, _OTHERS = "mochi-1", "tt-metal pull request 34929"
+_MOCHI = "mochi-1"
+_OTHERS = "tt-metal pull request 34929"
 _TT_DIT = "tt_dit Mochi_1.md@52393d83; host, encoder and decoder as in a run of January on T3000"
 _OCTOBER = Execution(
     steps=50, fsdp=True, topology=Topology.LINEAR, chunks=(256, 512), day=date(2025, 10, 29), blocks="whole", busy=0.33

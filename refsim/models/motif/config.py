@@ -22,7 +22,8 @@ class MotifConfig(Keys):
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Outline:
         k = read(cls, config)
-        d, patch = k.features, k.patch_size**2 * k.in_channels
+        d = k.features
+        patch = k.patch_size**2 * k.in_channels
         return Outline(
             **k.sizes, token_features=patch, out_features=patch, text_features=k.text_dim, hidden=4 * d,
             prompt_features=d, prompt_hidden=4 * d, time=(k.time_embed_dim, 4 * k.time_embed_dim, k.modulation_dim),

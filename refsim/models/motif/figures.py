@@ -8,7 +8,8 @@ from datetime import date
 from refsim.base.mesh import Topology
 from refsim.models.figures import Execution, Figure
 
-_MOTIF, _OTHERS = "motif-6b", "tt-metal pull request 34929"
+_MOTIF = "motif-6b"
+_OTHERS = "tt-metal pull request 34929"
 _WRITTEN = Execution(steps=20, topology=Topology.LINEAR, day=date(2025, 11, 21), blocks="apart")
 _JANUARY = replace(_WRITTEN, steps=28, day=date(2026, 1, 12), fuse=False)
 FIGURES = (

@@ -26,10 +26,14 @@ class Qwen3MoeAttention:
     """``model.layers.{index}.self_attn``. Input (B, N, D) tp=Replicate, output tp=Shard(-1)."""
 
     def __init__(self, weights: Weights, device: Device, prefix: str, config: Qwen3MoeConfig) -> None:
-        self._device, self._head_dim = device, config.head_dim
-        tp, d, e = device.groups["tp"], config.hidden_size, config.head_dim
+        self._device = device
+        self._head_dim = config.head_dim
+        tp = device.groups["tp"]
+        d = config.hidden_size
+        e = config.head_dim
         heads, kv_heads = head_ranges(config.num_attention_heads, config.num_key_value_heads, tp)
-        self._heads, self._kv_heads = heads[1] - heads[0], kv_heads[1] - kv_heads[0]
+        self._heads = heads[1] - heads[0]
+        self._kv_heads = kv_heads[1] - kv_heads[0]
         lanes = (0, padded_features(d, tp.size))
 
         def projection(name: str, total: int, mine: tuple[int, int]) -> Tensor:

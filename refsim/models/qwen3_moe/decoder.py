@@ -57,7 +57,8 @@ class Qwen3MoeDecoderLayer:
     """``model.layers.{index}``; (B, N, D), tp=Replicate with padded lanes, in and out."""
 
     def __init__(self, weights: Weights, device: Device, prefix: str, config: Qwen3MoeConfig) -> None:
-        self._device, self._features = device, config.hidden_size
+        self._device = device
+        self._features = config.hidden_size
         norm = {"features": config.hidden_size, "eps": config.rms_norm_eps}
         self._norm1 = RMSNorm(weights, device, f"{prefix}.input_layernorm", **norm)
         self._norm2 = RMSNorm(weights, device, f"{prefix}.post_attention_layernorm", **norm)
@@ -76,8 +77,10 @@ class Qwen3MoeForCausalLM:
     def __init__(self, weights: Weights, device: Device, config: Qwen3MoeConfig) -> None:
         if config.vocab_size > MAX_VOCAB:
             raise UserError(f"config.json has vocab_size {config.vocab_size}; at most {MAX_VOCAB} are supported.")
-        self.device, self.config = device, config
-        d, table = config.hidden_size, "model.embed_tokens"
+        self.device = device
+        self.config = config
+        d = config.hidden_size
+        table = "model.embed_tokens"
         self.embed = TokenEmbedding(weights, table, vocab_size=config.vocab_size, features=d)
         self._layers = [
             Qwen3MoeDecoderLayer(weights, device, f"model.layers.{i}", config) for i in range(config.num_hidden_layers)
@@ -132,7 +135,8 @@ class Qwen3MoeForCausalLM:
         x = self.embed(ids_BN)
         positions = torch.arange(first, first + ids_BN.shape[1])
         rotary = text_rotary(positions, self.config.head_dim, self.config.rope_theta)
-        stream, kept = MeshTensor(self._pad(x)), {}
+        stream = MeshTensor(self._pad(x))
+        kept = {}
         for index, (layer, rows) in enumerate(zip(self._layers, cache, strict=True)):
             self.device.activity(Kind.DECODING, f"rows {first} to {first + ids_BN.shape[1] - 1}", block=index)
             stream = layer(stream, rotary, rows)

@@ -28,9 +28,13 @@ class Qwen3MoeSparseMoeBlock:
     """``model.layers.{index}.mlp``. Input (B, N, D) tp=Replicate, output tp=Shard(-1)."""
 
     def __init__(self, weights: Weights, device: Device, prefix: str, config: Qwen3MoeConfig) -> None:
-        self._device, self._config = device, config
-        tp, d, hidden = device.groups["tp"], config.hidden_size, config.moe_intermediate_size
-        lanes, mine = (0, padded_features(d, tp.size)), shard_range(padded_features(hidden, tp.size), tp)
+        self._device = device
+        self._config = config
+        tp = device.groups["tp"]
+        d = config.hidden_size
+        hidden = config.moe_intermediate_size
+        lanes = (0, padded_features(d, tp.size))
+        mine = shard_range(padded_features(hidden, tp.size), tp)
         self.gate = weights.take(f"{prefix}.gate.weight", (config.num_experts, d), None, lanes)
         self._experts = []
         for index in range(config.num_experts):

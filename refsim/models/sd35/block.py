@@ -35,7 +35,8 @@ class SD35Block:
 
     def __init__(self, weights: Weights, device: Device, config: SD35Config, index: int) -> None:
         self._device = device
-        d, prefix = config.features, f"transformer_blocks.{index}"
+        d = config.features
+        prefix = f"transformer_blocks.{index}"
         self._dual = index in config.dual_attention_layers
         self._context_pre_only = index == config.num_layers - 1
         sizes = AttentionSizes(d, config.num_attention_heads, config.attention_head_dim)

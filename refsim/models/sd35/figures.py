@@ -10,7 +10,9 @@ from datetime import date
 from refsim.base.mesh import Topology
 from refsim.models.figures import Execution, Figure, Pair
 
-_LARGE, _TT_DIT, _OTHERS = "sd35-large", "tt_dit StableDiffusion35.md@02e73163", "tt-metal pull request 34929"
+_LARGE = "sd35-large"
+_TT_DIT = "tt_dit StableDiffusion35.md@02e73163"
+_OTHERS = "tt-metal pull request 34929"
 _WRITTEN = Execution(steps=20, topology=Topology.LINEAR, day=date(2025, 9, 18))
 _ONE_LINE = Execution(steps=20, topology=Topology.RING, fuse=False, chunks=(256, 512))
 _JANUARY = replace(_WRITTEN, day=date(2026, 1, 12), fuse=False)

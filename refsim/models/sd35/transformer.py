@@ -30,9 +30,11 @@ class SD35Transformer:
     """Built from a checkpoint's weights, this device's slices only; every key must be consumed."""
 
     def __init__(self, weights: Weights, device: Device, config: SD35Config) -> None:
-        self._device, self._config = device, config
+        self._device = device
+        self._config = config
         self._split_prompt = device.options.splits_prompt
-        d, p = config.features, config.patch_size
+        d = config.features
+        p = config.patch_size
         self._patch_embed = PatchEmbed(
             weights,
             device,
@@ -94,6 +96,7 @@ class SD35Transformer:
 
     def unpatchify(self, out_BNP: Tensor, rows: int, columns: int) -> Tensor:
         """Map (B, N, p * p * C) with the channel innermost to (B, C, H, W)."""
-        p, c = self._config.patch_size, self._config.out_channels
+        p = self._config.patch_size
+        c = self._config.out_channels
         x = out_BNP.unflatten(1, (rows, columns)).unflatten(3, (p, p, c))
         return x.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3).contiguous()

@@ -45,10 +45,8 @@ class RelativeBias:
     def __init__(self, weights: Weights, device: Device, name: str, config: T5Config) -> None:
         tp = device.groups["tp"]
         heads = shard_range(padded_heads(config.num_heads, tp.size), tp)
-        self._buckets, self._max_distance = (
-            config.relative_attention_num_buckets,
-            config.relative_attention_max_distance,
-        )
+        self._buckets = config.relative_attention_num_buckets
+        self._max_distance = config.relative_attention_max_distance
         self._table = weights.take(f"{name}.weight", (self._buckets, config.num_heads), None, heads)
 
     def __call__(self, length: int) -> Tensor:
@@ -71,9 +69,11 @@ class T5Block:
 
     def __init__(self, weights: Weights, device: Device, config: T5Config, index: int) -> None:
         self._device = device
-        d, prefix = config.d_model, f"encoder.block.{index}.layer"
+        d = config.d_model
+        prefix = f"encoder.block.{index}.layer"
         sizes = AttentionSizes(d, config.num_heads, config.d_kv)
-        attention, ff = f"{prefix}.0.SelfAttention", f"{prefix}.1.DenseReluDense"
+        attention = f"{prefix}.0.SelfAttention"
+        ff = f"{prefix}.1.DenseReluDense"
         norm = {"features": d, "eps": config.layer_norm_epsilon}
         self._norm1 = RMSNorm(weights, device, f"{prefix}.0.layer_norm", **norm)
         self._norm2 = RMSNorm(weights, device, f"{prefix}.1.layer_norm", **norm)
@@ -103,12 +103,14 @@ class T5Encoder:
     """Built from a transformers folder's weights; every key must be consumed."""
 
     def __init__(self, weights: Weights, device: Device, config: T5Config) -> None:
-        self._device, self._config = device, config
+        self._device = device
+        self._config = config
         table = next((n for n in _TABLES if n in weights.names), _TABLES[0]).removesuffix(".weight")
         self._embed = TokenEmbedding(weights, table, vocab_size=config.vocab_size, features=config.d_model)
         weights.leave(*_TABLES)
         self._blocks = [T5Block(weights, device, config, i) for i in range(config.num_layers)]
-        name, eps = "encoder.final_layer_norm", config.layer_norm_epsilon
+        name = "encoder.final_layer_norm"
+        eps = config.layer_norm_epsilon
         self._norm = RMSNorm(weights, device, name, features=config.d_model, eps=eps)
         weights.finish(f"the {config.model_type} encoder")
 

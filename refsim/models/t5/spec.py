@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from refsim.models.spec import EncoderKeys, ModelSpec, Published
 
-T5, UMT5 = "T5EncoderModel", "UMT5EncoderModel"
+T5 = "T5EncoderModel"
+UMT5 = "UMT5EncoderModel"
 
 SPEC = ModelSpec.of_folder(
     "t5",

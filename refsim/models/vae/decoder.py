@@ -41,7 +41,8 @@ class ImageAttention:
     """Every pixel over all pixels, one head."""
 
     def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, groups: int, cut: bool) -> None:
-        self._device, self._cut = device, cut
+        self._device = device
+        self._cut = cut
         self._norm = GroupNorm(weights, device, f"{name}.group_norm", channels=channels, groups=groups, cut=cut)
 
         def linear(part: str, mine: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
@@ -75,15 +76,19 @@ class VAEDecoder:
     """
 
     def __init__(self, weights: Weights, device: Device, config: VAEConfig) -> None:
-        self._device, self._config = device, config
-        self._cut = cut = device.options.vae_parallel == "tensor"
-        tp, groups = device.groups["tp"].size, config.norm_num_groups
+        self._device = device
+        self._config = config
+        cut = device.options.vae_parallel == "tensor"
+        self._cut = cut
+        tp = device.groups["tp"].size
+        groups = config.norm_num_groups
         if cut and groups % tp:
             raise UserError(
                 f"a decoder with {groups} norm groups cannot cut its channels over tp{tp}; a tp that divides {groups} "
                 "can, and --vae-parallel spatial."
             )
-        z, widths = config.latent_channels, config.block_out_channels[::-1]
+        z = config.latent_channels
+        widths = config.block_out_channels[::-1]
 
         def norm(name: str, channels: int) -> GroupNorm:
             return GroupNorm(weights, device, name, channels=channels, groups=groups, cut=cut)

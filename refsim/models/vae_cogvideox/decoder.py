@@ -56,7 +56,8 @@ class Upsample:
     """Twice the height and width, and with ``temporal`` twice the frames (nearest), then a convolution per frame."""
 
     def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, temporal: bool) -> None:
-        self._device, self._temporal = device, temporal
+        self._device = device
+        self._temporal = temporal
         self.weight = weights.take(f"{name}.conv.weight", (channels, channels, 3, 3)).unsqueeze(2)
         self.bias = weights.take(f"{name}.conv.bias", (channels,))
 
@@ -74,9 +75,11 @@ class CogVideoXVAEDecoder:
     """``decoder`` of the checkpoint; every key but the encoder's must be consumed."""
 
     def __init__(self, weights: Weights, device: Device, config: CogVideoXVAEConfig) -> None:
-        self._device, self._config = device, config
+        self._device = device
+        self._config = config
         widths = config.block_out_channels[::-1]
-        z, groups = config.latent_channels, config.norm_num_groups
+        z = config.latent_channels
+        groups = config.norm_num_groups
 
         def norm(name: str, channels: int) -> SpatialNorm:
             return SpatialNorm(weights, device, name, channels=channels, latent_channels=z, groups=groups)
@@ -110,12 +113,15 @@ class CogVideoXVAEDecoder:
         """Map (B, C, T, H, W) to (B, 3, F, 8 H, 8 W), both on every device; F is 4 T, or 4 T - 3 for odd T."""
         shards = ImageShards.of(self._device, *z.shape[3:])
         latent = cut_image(self._device, z, shards)
-        stream, frames = Stream(), []
-        start, stop = 0, _CHUNK + latent.shape[2] % 2
+        stream = Stream()
+        frames = []
+        start = 0
+        stop = _CHUNK + latent.shape[2] % 2
         while start < latent.shape[2]:
             self._device.activity(Kind.DECODING, f"from latent frame {start}")
             frames.append(self._decode(latent[:, :, start:stop], shards, stream))
-            start, stop = stop, stop + _CHUNK
+            start = stop
+            stop = stop + _CHUNK
         return torch.cat(frames, 2)
 
     def _decode(self, latent: Tensor, shards: ImageShards, stream: Stream) -> Tensor:

@@ -33,8 +33,10 @@ class WanVAEDecoder:
     """``post_quant_conv`` and ``decoder`` of the checkpoint; every key but the encoder's must be consumed."""
 
     def __init__(self, weights: Weights, device: Device, config: WanVAEConfig) -> None:
-        self._device, self._config = device, config
-        z, widths = config.z_dim, [config.base_dim * m for m in reversed(config.dim_mult)]
+        self._device = device
+        self._config = config
+        z = config.z_dim
+        widths = [config.base_dim * m for m in reversed(config.dim_mult)]
         doubles = list(reversed(config.temperal_downsample))
 
         def norm(name: str, channels: int) -> ChannelNorm:
@@ -68,7 +70,8 @@ class WanVAEDecoder:
         """Map (B, z, T, H, W) on every device to (B, 3, 1 + 4 (T - 1), 8 H, 8 W) in -1..1, on every device."""
         shards = ImageShards.of(self._device, *z.shape[3:])
         latent = cut_image(self._device, z, shards)
-        stream, frames = Stream(), []
+        stream = Stream()
+        frames = []
         for t in range(latent.shape[2]):
             self._device.activity(Kind.DECODING, f"latent frame {t}")
             frames.append(self._decode(latent[:, :, t : t + 1], shards, stream))

@@ -21,7 +21,8 @@ class ChannelNorm:
     """``x / |x| * sqrt(C) * gamma`` over the channels (dim 1), the length in fp32."""
 
     def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, dims: int) -> None:
-        self._device, self._name = device, name
+        self._device = device
+        self._name = name
         self.gamma = weights.take(f"{name}.gamma", (channels, *(1,) * dims)).view(-1, 1, 1, 1)
         self._scale = channels**0.5
 
@@ -35,7 +36,9 @@ class FrameAttention:
     """Every pixel of a frame over all pixels of the same frame, one head."""
 
     def __init__(self, weights: Weights, device: Device, name: str, *, channels: int) -> None:
-        self._device, self._name, self._channels = device, name, channels
+        self._device = device
+        self._name = name
+        self._channels = channels
         self._norm = ChannelNorm(weights, device, f"{name}.norm", channels=channels, dims=2)
         self._qkv = [weights.take(f"{name}.to_qkv.weight", (3 * channels, channels, 1, 1)).flatten(1)]
         self._qkv.append(weights.take(f"{name}.to_qkv.bias", (3 * channels,)))
@@ -44,7 +47,8 @@ class FrameAttention:
 
     @in_module
     def __call__(self, x: Tensor, shards: ImageShards) -> Tensor:
-        frames, (height, width) = x.shape[2], x.shape[3:]
+        frames = x.shape[2]
+        height, width = x.shape[3:]
         qkv = F.linear(self._norm(x).movedim(1, -1), *self._qkv)  # (B, T, H, W, 3 C)
         q, kv = qkv.split((self._channels, 2 * self._channels), -1)
         kv = gather_image(self._device, kv.movedim(-1, 1), shards)
@@ -63,7 +67,8 @@ class Upsample:
     """
 
     def __init__(self, weights: Weights, device: Device, name: str, *, channels: int, temporal: bool) -> None:
-        self._device, self._name = device, name
+        self._device = device
+        self._name = name
         self._time_conv = None
         if temporal:
             self._time_conv = CausalConv3d(

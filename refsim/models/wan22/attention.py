@@ -29,8 +29,10 @@ class _Attention:
     """What both have: norms of queries and keys over all heads, and the row-parallel output."""
 
     def __init__(self, weights: Weights, device: Device, prefix: str, config: WanConfig) -> None:
-        self._device, self._name = device, prefix
-        heads, head_dim = config.num_attention_heads, config.attention_head_dim
+        self._device = device
+        self._name = prefix
+        heads = config.num_attention_heads
+        head_dim = config.attention_head_dim
         self._sizes = AttentionSizes(config.features, heads, head_dim)
         self._norm_q, self._norm_k = (
             DistributedRMSNorm(weights, device, f"{prefix}.{name}", num_heads=heads, head_dim=head_dim, eps=config.eps)
@@ -51,7 +53,8 @@ class SelfAttention(_Attention):
     def __call__(self, spatial: MeshTensor, rotary: tuple[Tensor, Tensor], tokens: TokenShards) -> MeshTensor:
         """Map (B, local N, D), tp=Replicate to (B, local N, local D), tp=Shard(-1)."""
         q, k, v = self._qkv(spatial)
-        q, k = self._norm_q(q), self._norm_k(k)
+        q = self._norm_q(q)
+        k = self._norm_k(k)
         q, k = (x.map("rope", lambda y: apply_rotary(self._device, y, *rotary)) for x in (q, k))
         qkv = q, k, v
         no_prompt = tuple(x.with_local(x.local[:, :, :0], sp=Replicate()) for x in qkv)
@@ -68,7 +71,8 @@ class CrossAttention(_Attention):
         self._kv = ColParallelQKV(weights, device, (f"{prefix}.to_k", f"{prefix}.to_v"), self._sizes)
         self._image_kv = None
         if config.image_dim is not None:
-            heads, head_dim = config.num_attention_heads, config.attention_head_dim
+            heads = config.num_attention_heads
+            head_dim = config.attention_head_dim
             names = (f"{prefix}.add_k_proj", f"{prefix}.add_v_proj")
             self._image_kv = ColParallelQKV(weights, device, names, self._sizes)
             self._norm_image_k = DistributedRMSNorm(
@@ -82,7 +86,8 @@ class CrossAttention(_Attention):
         for name, x in (("prompt", prompt), ("image", image)):
             if x is not None:
                 x.require(f"cross-attention's {name}", sp=Replicate())
-        (q,), (k, v) = self._q(spatial), self._kv(prompt)
+        (q,) = self._q(spatial)
+        k, v = self._kv(prompt)
         q = self._norm_q(q)
         out = self._attend(q, self._norm_k(k), v, buffer="prompt")
         if self._image_kv is not None and image is not None:

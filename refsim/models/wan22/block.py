@@ -36,7 +36,9 @@ class WanBlock:
 
     def __init__(self, weights: Weights, device: Device, config: WanConfig, index: int) -> None:
         self._device = device
-        d, prefix, tp = config.features, f"blocks.{index}", device.groups["tp"]
+        d = config.features
+        prefix = f"blocks.{index}"
+        tp = device.groups["tp"]
         exact = weights.to(torch.float32)
         lanes = shard_range(padded_features(d, tp.size), tp)
         self._table_16D = exact.take(f"{prefix}.scale_shift_table", (1, 6, d), None, None, lanes)
@@ -91,7 +93,8 @@ def bind_block(
     (B, 6, D); it hands no prompt on.
     """
     frames, rows, columns = inputs["grid"].tolist()
-    tp, sp = device.groups["tp"], device.groups["sp"]
+    tp = device.groups["tp"]
+    sp = device.groups["sp"]
     tokens = TokenShards.of(math.prod((frames, rows, columns)), sp.size)
     rotary = rotary_tables(config, (frames, rows, columns), tokens, sp.index)
     padded = padded_features(config.features, tp.size)

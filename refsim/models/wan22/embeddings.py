@@ -26,15 +26,18 @@ class VideoPatches:
     """The convolution over patches as a column-parallel linear on this member's tokens, and the way back."""
 
     def __init__(self, weights: Weights, device: Device, config: WanConfig) -> None:
-        self._device, self._config = device, config
-        channels, patch = config.in_channels, config.patch_size
+        self._device = device
+        self._config = config
+        channels = config.in_channels
+        patch = config.patch_size
         self._proj = ColParallelLinear(
             weights, device, "patch_embedding", in_features=(channels, *patch), out_features=config.features
         )
 
     def grid(self, size: tuple[int, ...]) -> Grid:
         """Return the patches (frames, rows, columns) of a latent of ``size``; ``UserError`` if it does not fit."""
-        patch, text = self._config.patch_size, "x".join(map(str, size))
+        patch = self._config.patch_size
+        text = "x".join(map(str, size))
         if any(n % p for n, p in zip(size, patch, strict=True)):
             raise UserError(
                 f"a latent of {text} (frames, height, width) does not divide into "
@@ -50,7 +53,8 @@ class VideoPatches:
 
     def __call__(self, latent_BCTHW: Tensor, tokens: TokenShards, shard: int) -> MeshTensor:
         """Map latent on the host to (B, local N, local D), sp=Shard(1), tp=Shard(-1)."""
-        (t, h, w), (pt, ph, pw) = self.grid(latent_BCTHW.shape[2:]), self._config.patch_size
+        t, h, w = self.grid(latent_BCTHW.shape[2:])
+        pt, ph, pw = self._config.patch_size
         x = latent_BCTHW.unflatten(4, (w, pw)).unflatten(3, (h, ph)).unflatten(2, (t, pt))
         patches_BNP = x.permute(0, 2, 4, 6, 1, 3, 5, 7).flatten(4).flatten(1, 3)
         return self._proj(cut_tokens(self._device, MeshTensor(patches_BNP), tokens, dim=1))
@@ -82,8 +86,10 @@ class ConditionEmbedder:
     """
 
     def __init__(self, weights: Weights, device: Device, config: WanConfig) -> None:
-        self._device, self._freq_dim = device, config.freq_dim
-        d, name = config.features, "condition_embedder"
+        self._device = device
+        self._freq_dim = config.freq_dim
+        d = config.features
+        name = "condition_embedder"
         exact = weights.to(torch.float32)
         self._time = TwoLinears(exact, f"{name}.time_embedder", in_features=config.freq_dim, features=d)
         self._time_proj = Modulation(weights, device, f"{name}.time_proj", features=d, chunks=6)
@@ -120,8 +126,10 @@ class ImageEmbedder:
     EPS = 1e-5
 
     def __init__(self, weights: Weights, device: Device, config: WanConfig, image_dim: int) -> None:
-        self._device, d = device, config.features
-        self._name = name = "condition_embedder.image_embedder"
+        self._device = device
+        d = config.features
+        self._name = "condition_embedder.image_embedder"
+        name = "condition_embedder.image_embedder"
         exact = weights.to(torch.float32)
         self._norm1 = LayerNorm(device, features=image_dim, eps=self.EPS, affine=(exact, f"{name}.norm1"))
         of_image = {"in_features": image_dim}

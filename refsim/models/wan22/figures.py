@@ -15,7 +15,8 @@ from refsim.base.mesh import Topology
 from refsim.models.figures import Execution, Figure, Pair
 
 _A14B = "wan22-t2v-a14b"
-_TT_DIT, _OTHERS = "tt_dit Wan2_2.md@511bc4d0", "tt-metal pull request 34929"
+_TT_DIT = "tt_dit Wan2_2.md@511bc4d0"
+_OTHERS = "tt-metal pull request 34929"
 _UNCACHED = "Wan2_2.md@511bc4d0 of tt_dit, no step cached, without export"
 _LINE = Execution(steps=40, topology=Topology.LINEAR, day=date(2026, 3, 19))
 _RING = replace(_LINE, topology=Topology.RING, fuse=False)

@@ -45,7 +45,8 @@ class WanTransformer:
             raise UserError(
                 f"{CLASS_NAME} attends to the whole prompt on every device; leave out --prompt-layout split."
             )
-        self._device, self._config = device, config
+        self._device = device
+        self._config = config
         d = config.features
         self._patches = VideoPatches(weights, device, config)
         self._condition = ConditionEmbedder(weights, device, config)
@@ -92,7 +93,8 @@ class WanTransformer:
         """Map (B, C, T, H, W), (B, L, text), (B,) or (B, tokens), and (B, M, image) on every device to velocity
         (B, C, T, H, W), replicated over sp and tp.
         """
-        sp, dtype = self._device.groups["sp"], hidden_states.dtype
+        sp = self._device.groups["sp"]
+        dtype = hidden_states.dtype
         grid = self._patches.grid(hidden_states.shape[2:])
         tokens = TokenShards.of(math.prod(grid), sp.size)
         rotary = rotary_tables(self._config, grid, tokens, sp.index)
@@ -101,7 +103,8 @@ class WanTransformer:
             temb, time = self._condition.time(
                 steps if timestep.ndim == 1 else cut_tokens(self._device, steps, tokens, dim=1), dtype
             )
-            prompt, image = self._condition.text(encoder_hidden_states), None
+            prompt = self._condition.text(encoder_hidden_states)
+            image = None
         if self._image is not None and encoder_hidden_states_image is not None:
             image = self._image(encoder_hidden_states_image)
         spatial = self._patches(hidden_states, tokens, sp.index)

@@ -139,7 +139,8 @@ def _ring(
     out_dtype: str,
 ) -> Tensor:
     def head(queries: Tensor, index: tuple[int, int]) -> Tensor:
-        running, merged = None, None
+        running = None
+        merged = None
         for parts in steps:
             for keys, values in parts:
                 running = _visit(running, queries, (keys[index], values[index]), scale, k_chunk, compute)

@@ -28,7 +28,8 @@ class CogVideoXHost(PipelineHost):
         """See :meth:`PipelineHost.sizes`; the latents' frames are those of whole patches."""
         config = Checkpoint(root / "transformer").as_config(CogVideoXConfig)
         vae = Checkpoint(root / "vae").as_config(CogVideoXVAEConfig)
-        scale, step = vae.scale, vae.scale * config.patch_size
+        scale = vae.scale
+        step = vae.scale * config.patch_size
         height, width = request.size(config.sample_height * scale, config.sample_width * scale, (step, step))
         frames = request.latent_frames(config.sample_frames, vae.temporal_compression_ratio)
         whole = frames + -frames % (config.patch_size_t or 1)
@@ -41,7 +42,8 @@ class CogVideoXHost(PipelineHost):
         frames too many, which are the first; ``generator``, the state that drew the noise, for a scheduler that
         draws more.
         """
-        vae, sizes = Checkpoint(root / "vae").as_config(CogVideoXVAEConfig), self.sizes(root, request)
+        vae = Checkpoint(root / "vae").as_config(CogVideoXVAEConfig)
+        sizes = self.sizes(root, request)
         ids = tokenize(root / "tokenizer", self.texts(request), max_length=sizes.tokens).input_ids
         spare = sizes.latents[1] - request.latent_frames(sizes.frames, vae.temporal_compression_ratio)
         generator = torch.Generator().manual_seed(request.seed)

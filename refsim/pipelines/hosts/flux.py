@@ -74,7 +74,8 @@ class FluxHost(PipelineHost):
 
     def scheduler(self, root: Path, request: PipelineRequest, tensors: dict[str, Tensor]) -> Schedule:
         """Sigmas from 1 down to 1 / steps, shifted by ``mu``, which grows with the number of tokens."""
-        config, steps = read_scheduler_config(root / "scheduler"), request.steps
+        config = read_scheduler_config(root / "scheduler")
+        steps = request.steps
         more: dict[str, Any] = {"mu": _shift(config, tensors["latents"].shape[1])}
         if not config.get("use_flow_sigmas"):
             spacing = (1 / steps - 1.0) / max(steps - 1, 1)

@@ -30,7 +30,8 @@ from refsim.pipelines.hosts.scheduler import load_scheduler, set_steps
 _LONGEST = 4
 """Steps that a recurrence may look back; UniPC of third order needs them."""
 _RESIDUAL = 1e-5
-_WITNESSES, _WITNESS = 8, 10.0
+_WITNESSES = 8
+_WITNESS = 10.0
 """Components with random numbers of this size: unit vectors alone would not show that a scheduler clips."""
 
 
@@ -50,7 +51,8 @@ class Schedule:
         self, folder: Path, steps: int, *, generator: torch.Generator | None = None, **set_timesteps: Any
     ) -> None:
         self._arguments = folder, steps, set_timesteps
-        self._scheduler, self.generator = load_scheduler(folder), generator
+        self._scheduler = load_scheduler(folder)
+        self.generator = generator
         set_steps(self._scheduler, folder, steps, **set_timesteps)
         self._original: Tensor | None = None  # what a DPM of CogVideoX last took the clean video for
         self.timesteps: Tensor = self._scheduler.timesteps.double()
@@ -63,7 +65,8 @@ class Schedule:
 
     def step(self, prediction: Tensor, index: int, latents: Tensor) -> Tensor:
         """Return the latents after step ``index``, in the dtype they came in."""
-        step, t = self._scheduler.step, self._scheduler.timesteps
+        step = self._scheduler.step
+        t = self._scheduler.timesteps
         known = inspect.signature(step).parameters
         noise = {"generator": self.generator} if self.generator is not None and "generator" in known else {}
         if "old_pred_original_sample" not in known:
@@ -103,7 +106,9 @@ def recurrences(schedule: Schedule) -> list[Recurrence]:
     witnesses = _WITNESS * torch.randn((symbols, _WITNESSES), generator=torch.Generator().manual_seed(1))
     stays_zero = torch.zeros((symbols, 1))
     vectors = torch.cat([torch.eye(symbols), witnesses, stays_zero], 1).double()
-    latents, predictions, noises = [vectors[0]], vectors[1 : steps + 1], vectors[steps + 1 :]
+    latents = [vectors[0]]
+    predictions = vectors[1 : steps + 1]
+    noises = vectors[steps + 1 :]
     found = []
     for n in range(steps):
         before = generator.get_state()
@@ -118,7 +123,8 @@ def recurrences(schedule: Schedule) -> list[Recurrence]:
 
 def _drawn(before: Tensor, after: Tensor, shape: torch.Size) -> tuple[int, Tensor]:
     """Return how many draws of ``shape`` lead from one state of a generator to another, and the last of them."""
-    replay, drawn = torch.Generator(), torch.zeros(shape, dtype=torch.float64)
+    replay = torch.Generator()
+    drawn = torch.zeros(shape, dtype=torch.float64)
     replay.set_state(before)
     for draws in range(_LONGEST):
         if torch.equal(replay.get_state(), after):

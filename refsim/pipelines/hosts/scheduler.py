@@ -30,7 +30,8 @@ def load_scheduler(folder: Path) -> Any:
     Raises:
         UserError: the folder names none, or has a value of another kind than the scheduler's own default.
     """
-    config, where = read_scheduler_config(folder), f"'{folder / FILE}'"
+    config = read_scheduler_config(folder)
+    where = f"'{folder / FILE}'"
     name = config.get("_class_name")
     import diffusers
 
@@ -69,7 +70,8 @@ def _check(kind: Any, config: dict[str, Any], where: str) -> None:
     for name, parameter in inspect.signature(kind.__init__).parameters.items():
         if name not in config or config[name] == parameter.default:
             continue
-        default, value = parameter.default, config[name]
+        default = parameter.default
+        value = config[name]
         if get_origin(hints.get(name)) is Literal:
             if value not in get_args(hints[name]):
                 check(hints[name], value, name, where)

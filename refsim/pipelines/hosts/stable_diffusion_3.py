@@ -18,8 +18,10 @@ from refsim.models.vae.config import VAEConfig
 from refsim.pipelines.hosts.base import HostRun, PipelineHost, Sizes
 from refsim.pipelines.request import PipelineRequest, is_whole, load_tokenizer, read_index, tokenize
 
-_TEXT, _MAX_TEXT = 256, 512
-CLIPS, T5 = ("text_encoder", "text_encoder_2"), "text_encoder_3"
+_TEXT = 256
+_MAX_TEXT = 512
+CLIPS = ("text_encoder", "text_encoder_2")
+T5 = "text_encoder_3"
 
 
 class StableDiffusion3Host(PipelineHost):

@@ -15,7 +15,10 @@ from refsim.models.wan22.config import WanConfig
 from refsim.pipelines.hosts.base import HostRun, PipelineHost, Sizes
 from refsim.pipelines.request import PipelineRequest, read_index, tokenize
 
-_HEIGHT, _WIDTH, _FRAMES, _TEXT = 480, 832, 81, 512
+_HEIGHT = 480
+_WIDTH = 832
+_FRAMES = 81
+_TEXT = 512
 
 
 class WanHost(PipelineHost):
@@ -34,7 +37,8 @@ class WanHost(PipelineHost):
         """See :meth:`PipelineHost.sizes`."""
         vae = Checkpoint(root / "vae").as_config(WanVAEConfig)
         transformer = Checkpoint(root / "transformer").as_config(WanConfig)
-        temporal, spatial = vae.scale_factor_temporal, vae.scale_factor_spatial
+        temporal = vae.scale_factor_temporal
+        spatial = vae.scale_factor_spatial
         _, rows, columns = (spatial * p for p in transformer.patch_size)
         height, width = request.size(_HEIGHT, _WIDTH, (rows, columns))
         frames = request.latent_frames(_FRAMES, temporal)

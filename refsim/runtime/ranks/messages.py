@@ -43,7 +43,8 @@ def fd_batches(fds: list[int]) -> list[list[int]]:
 
 def _exactly(sock: socket.socket, size: int) -> bytes:
     data = bytearray(size)
-    view, got = memoryview(data), 0
+    view = memoryview(data)
+    got = 0
     while got < size:
         n = sock.recv_into(view[got:])
         if n == 0:

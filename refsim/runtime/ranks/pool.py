@@ -371,7 +371,8 @@ def pool(world_size: int) -> Pool:
     """Return the pool of that size, kept for the next job; a pool that failed is replaced."""
     current = _POOLS.get(world_size)
     if current is None or not current.alive or current.server is not ForkServer._current:
-        current = _POOLS[world_size] = Pool(world_size)
+        current = Pool(world_size)
+        _POOLS[world_size] = current
     return current
 
 

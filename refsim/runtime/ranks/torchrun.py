@@ -55,7 +55,8 @@ class Host:
     """
 
     def __init__(self, fd: int, world_size: int, rank: int) -> None:
-        self.world_size, self.rank = world_size, rank
+        self.world_size = world_size
+        self.rank = rank
         self.board = StatusBoard(fd, world_size)
         self._fd = fd
         self._map = mmap.mmap(fd, self.size(world_size))
@@ -117,7 +118,8 @@ class Host:
     def failed(self, error: Exception) -> RankFailure:
         """Return what to raise when ``error`` ended this rank's program: who failed first, in one sentence."""
         found = self._findings()
-        mine = found.failures[self.rank] = failure(error)
+        mine = failure(error)
+        found.failures[self.rank] = mine
         if mine["kind"] == "comm":
             until = time.monotonic() + _GRACE_S
             while not (found.died or time.monotonic() > until or mine["peer"] not in self.others()):
@@ -177,7 +179,8 @@ def join() -> Host | None:
     global _host
     if dist.is_initialized():
         return _host
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ["RANK"])
+    world_size = int(os.environ["WORLD_SIZE"])
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
     if local_size == world_size:
         # gloo would listen on the address that the host's name resolves to
@@ -203,7 +206,8 @@ def leave() -> None:
 
 def _store(rank: int, world_size: int) -> dist.Store:
     """Return the store through which the ranks find each other; rank 0 has it where torchrun's agent has none."""
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    address = os.environ["MASTER_ADDR"]
+    port = int(os.environ["MASTER_PORT"])
     agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if agents or rank:
         return dist.TCPStore(address, port, world_size, is_master=False, timeout=_JOIN_TIMEOUT)

@@ -134,7 +134,8 @@ def _answer_job(sock: socket.socket, board: StatusBoard, rank: int, world_size: 
     try:
         if message["store"] and not dist.is_initialized():
             board.set(rank, Activity(Kind.JOINING, "the process group"))
-            store, bound = dist.FileStore(message["store"], world_size), timedelta(seconds=60)
+            store = dist.FileStore(message["store"], world_size)
+            bound = timedelta(seconds=60)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=bound)
         answer, tensors = run_job(Job.from_json(message["job"]), board)
     except BaseException as e:

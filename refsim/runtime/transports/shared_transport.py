@@ -65,7 +65,9 @@ class _Lane:
     """The transfers with a peer in one direction of a channel, oldest first."""
 
     def __init__(self, peer: int, channel: int, *, sends: bool) -> None:
-        self.peer, self.channel, self.sends = peer, channel, sends
+        self.peer = peer
+        self.channel = channel
+        self.sends = sends
         self.queue: deque[_SharedTransfer] = deque()
         self.noted = 0  # of the sends, those that the peer has a note of
         self.offers: deque[tuple[int, Message, bytes | None]] = (
@@ -75,7 +77,9 @@ class _Lane:
 
 class _SharedTransfer:
     def __init__(self, transport: SharedTransport, lane: _Lane, tensor: Tensor, call: bytes) -> None:
-        self.lane, self.tensor, self.done = lane, tensor, False
+        self.lane = lane
+        self.tensor = tensor
+        self.done = False
         self.message = Message.of(tensor, call)
         self._transport = transport
 
@@ -98,9 +102,12 @@ class SharedTransport:
     name: ClassVar[str] = "shared"
 
     def __init__(self, rank: int, addresses: list[list[int]], pipe: int) -> None:
-        self.rank, self.world_size = rank, len(addresses)
-        self.timeout_s, self.eager = 0.0, True
-        self._addresses, self._pipe = addresses, pipe
+        self.rank = rank
+        self.world_size = len(addresses)
+        self.timeout_s = 0.0
+        self.eager = True
+        self._addresses = addresses
+        self._pipe = pipe
         self._pipes: dict[int, int] = {}
         self._lanes: dict[tuple[int, int, bool], _Lane] = {}
         self._busy: dict[_Lane, None] = {}  # those with transfers
@@ -133,7 +140,9 @@ class SharedTransport:
 
     def wait(self, transfer: _SharedTransfer) -> None:
         """Move whatever can be moved until ``transfer`` is complete; ``CommError`` as :class:`Transfer` says."""
-        peer, gone, until = transfer.lane.peer, self._hung_up, time.monotonic() + self.timeout_s
+        peer = transfer.lane.peer
+        gone = self._hung_up
+        until = time.monotonic() + self.timeout_s
         self.progress()
         while not transfer.done:
             left_s = until - time.monotonic()
@@ -194,7 +203,8 @@ class SharedTransport:
                     return
                 lane.noted += 1
         while lane.offers and lane.queue:
-            (address, sent, held), transfer = lane.offers[0], lane.queue[0]
+            address, sent, held = lane.offers[0]
+            transfer = lane.queue[0]
             tensor = transfer.tensor
             if sent != transfer.message:
                 self._hang_up()
@@ -255,10 +265,13 @@ class _Span(ctypes.Structure):
 
 def _read(pid: int, address: int, into: Tensor) -> None:
     """Fill a contiguous tensor from another process's memory; ``OSError`` if it is gone or does not allow it."""
-    done, one, none = 0, ctypes.c_ulong(1), ctypes.c_ulong(0)
+    done = 0
+    one = ctypes.c_ulong(1)
+    none = ctypes.c_ulong(0)
     while done < into.nbytes:
         size = into.nbytes - done
-        here, there = _Span(into.data_ptr() + done, size), _Span(address + done, size)
+        here = _Span(into.data_ptr() + done, size)
+        there = _Span(address + done, size)
         count = _LIBC.process_vm_readv(pid, ctypes.byref(here), one, ctypes.byref(there), one, none)
         if count <= 0:
             code = ctypes.get_errno() or errno.EFAULT
@@ -276,7 +289,8 @@ class Door:
 
     def __init__(self) -> None:
         self._secret = torch.frombuffer(bytearray(os.urandom(8)), dtype=torch.int64)
-        self._pipe, mine = -1, [0, 0]
+        self._pipe = -1
+        mine = [0, 0]
         with contextlib.suppress(OSError, AttributeError):  # no Linux
             # Where Yama bounds tracing to descendants, whoever started this rank, and so all it started, may read it.
             _LIBC.prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), *[ctypes.c_ulong(0)] * 3)
@@ -367,5 +381,6 @@ def connect(wanted: str, timeout_s: float, *, eager: bool = True) -> Transport:
             "these ranks may not read each other's memory (several hosts, or a container without "
             "process_vm_readv); choose --transport gloo."
         )
-    shared.timeout_s, shared.eager = timeout_s, eager
+    shared.timeout_s = timeout_s
+    shared.eager = eager
     return shared

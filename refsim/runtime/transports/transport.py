@@ -63,7 +63,8 @@ DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 
 def diverged(rank: int, peer: int, mine: Message, theirs: Message) -> DivergedError:
     """Return the error of a rank that is at another call than the peer whose message it takes."""
-    sent, taken = str(theirs), str(mine)
+    sent = str(theirs)
+    taken = str(mine)
     if text_of(mine.call) == text_of(theirs.call) and mine[:2] == theirs[:2]:
         sent, taken = (f"{text} (call {one.number} of the group)" for text, one in ((sent, theirs), (taken, mine)))
     return DivergedError(f"rank {peer} sends {sent} where rank {rank} receives {taken}", peer=peer)
@@ -100,7 +101,10 @@ class _GlooTransfer:
     """
 
     def __init__(self, peer: int, what: str, timeout_s: float, check: Callable[[], None] | None) -> None:
-        self._peer, self._what, self._timeout_s, self._check = peer, what, timeout_s, check
+        self._peer = peer
+        self._what = what
+        self._timeout_s = timeout_s
+        self._check = check
         self._posted: list[tuple[dist.Work, Tensor]] = []
 
     def post(self, move: Callable[..., Any], tensor: Tensor, tag: int) -> None:
@@ -139,21 +143,24 @@ class GlooTransport:
     name: ClassVar[str] = "gloo"
 
     def __init__(self, timeout_s: float) -> None:
-        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
         self._timeout_s = timeout_s
         self._sent: Counter[tuple[int, int]] = Counter()
         self._received: Counter[tuple[int, int]] = Counter()
 
     def isend(self, tensor: Tensor, dst: int, channel: int = 0, call: bytes = NONE) -> Transfer:
         check_contiguous(tensor, "send to", dst)
-        header, message = torch.zeros(_HEADER.size, dtype=torch.uint8), Message.of(tensor, call)
+        header = torch.zeros(_HEADER.size, dtype=torch.uint8)
+        message = Message.of(tensor, call)
         _HEADER.pack_into(header.numpy(), 0, message.dtype, message.nbytes, len(call), call)
         transfer = _GlooTransfer(dst, "send to", self._timeout_s, None)
         return self._post(transfer, dist.isend, header, tensor, self._tags(self._sent, dst, channel, tensor.nbytes))
 
     def irecv(self, tensor: Tensor, src: int, channel: int = 0, call: bytes = NONE) -> Transfer:
         check_contiguous(tensor, "receive from", src)
-        header, mine = torch.zeros(_HEADER.size, dtype=torch.uint8), Message.of(tensor, call)
+        header = torch.zeros(_HEADER.size, dtype=torch.uint8)
+        mine = Message.of(tensor, call)
 
         def check() -> None:
             dtype, nbytes, size, theirs = _HEADER.unpack(header.numpy())

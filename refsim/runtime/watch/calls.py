@@ -59,7 +59,8 @@ class CallCounter:
         """Return this rank's next call in a group."""
         key = self._groups.get(group.ranks)
         if key is None:
-            key = self._groups[group.ranks] = zlib.crc32(repr(group.ranks).encode())
+            key = zlib.crc32(repr(group.ranks).encode())
+            self._groups[group.ranks] = key
         number = self._made[key]
         self._made[key] = number + 1
         passed = [f"{str(moved[0].dtype).removeprefix('torch.')} {list(moved[0].shape)}"] if moved else []

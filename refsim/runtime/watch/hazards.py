@@ -78,7 +78,9 @@ class UseLog:
         ``lo`` and ``hi`` of the use are the bytes of the buffer from the tensor's first to its last element.
         """
         self._now += 1
-        serial, lo, hi = None, 0, 0
+        serial = None
+        lo = 0
+        hi = 0
         if buffer is not None:
             serial = buffer.serial
             self._name(buffer)
@@ -353,7 +355,8 @@ def _suspicious(uses: list[Use], released: tuple[int, str] | None) -> bool:
             if use.writes:
                 if written[i] > use.begin or read[i] > use.begin or (written[i] and not read[i]):
                     return True
-                written[i], read[i] = use.end, 0
+                written[i] = use.end
+                read[i] = 0
             else:
                 if not written[i] or written[i] > use.begin:
                     return True

@@ -67,9 +67,11 @@ class Observations:
         """
         tensors: dict[str, Tensor] = {}
         small: dict[str, list[Tensor]] = defaultdict(list)
-        sizes, placed = Counter[str](), {}
+        sizes = Counter[str]()
+        placed = {}
         for key, x in self._tensors.items():
-            dtype, places = str(x.dtype), self._placements[key]
+            dtype = str(x.dtype)
+            places = self._placements[key]
             at = dtype if x.nbytes <= _SMALL_BYTES else key
             placed[key] = {
                 "cut": {group: place.dim for group, place in places.items() if isinstance(place, Shard)},
@@ -96,10 +98,12 @@ def read(folder: str | Path, ranks: int) -> list[list[Observed]]:
 
 
 def _read(path: Path) -> list[Observed]:
-    file, found = TensorFile(path), []
+    file = TensorFile(path)
+    found = []
     values = file.all()
     for key, placed in json.loads(file.metadata["placements"]).items():
-        (at, start, shape), (name, _, call) = placed["at"], key.rpartition("#")
+        at, start, shape = placed["at"]
+        name, _, call = key.rpartition("#")
         local = values[at].view(-1)[start : start + math.prod(shape)].view(shape)
         found.append(Observed(name, int(call), local, placed["cut"], placed["partial"]))
     return found

@@ -99,7 +99,9 @@ class Trace:
             where=where(),
         )
         if group is not None:
-            event.group, event.axis, event.peer = group.name, group.axis, activity.peer
+            event.group = group.name
+            event.axis = group.axis
+            event.peer = activity.peer
             event.channel = channel
             event.topology = group.topology.value if group.topology else None
         self.events.append(event)

@@ -42,7 +42,8 @@ class Priced:
 
 def price(op: DeviceOp, params: Params | None = None) -> Priced:
     """Return the predicted time of an operation; see :func:`cost_of`."""
-    cost, known = cost_of(op, params), op_name(op.name)
+    cost = cost_of(op, params)
+    known = op_name(op.name)
     assert known is not None
     return Priced(cost.ns, known.kind, cost.bound, known.compared and (op.wires.ring or known.code != _ON_RINGS))
 
@@ -56,7 +57,8 @@ def cost_of(op: DeviceOp, params: Params | None = None) -> Cost:
     Raises:
         Unpriced: the model has no formula for it, or not for these arguments.
     """
-    chip, params = get_chip(op.arch, galaxy=op.wires.galaxy), params or get_params(op.arch)
+    chip = get_chip(op.arch, galaxy=op.wires.galaxy)
+    params = params or get_params(op.arch)
     known = op_name(op.name)
     if known is None:
         raise Unpriced("no formula")
@@ -107,7 +109,11 @@ def _moved(op: DeviceOp) -> _Moved:
     """Return what is moved: of a layout operation several results (heads of q, k and v) count as one, a slice is read,
     or written, as large as it is, and an embedding reads the rows it is asked for.
     """
-    name, x, out, operands, whole = plain(op.name), op.inputs[0], op.outputs[-1], op.inputs, True
+    name = plain(op.name)
+    x = op.inputs[0]
+    out = op.outputs[-1]
+    operands = op.inputs
+    whole = True
     written = out
     if (known := op_name(op.name)) and known.kind == "layout":
         if len(op.outputs) > 1:
@@ -146,7 +152,8 @@ def _reshape(chip: Chip, params: Params, op: DeviceOp) -> Cost:
 
 
 def _copy(chip: Chip, params: Params, op: DeviceOp) -> Cost:
-    m, cores = _moved(op), _cores(chip, op)
+    m = _moved(op)
+    cores = _cores(chip, op)
     if m.local:
         untilized = -(-m.x.numel // 1024) if m.x.layout == "TILE" and m.out.layout != "TILE" else 0
         return ops.l1_copy(chip, params, max(m.x.nbytes, m.out.nbytes), cores, untilized)
@@ -170,7 +177,9 @@ def _multicast(op: DeviceOp) -> MulticastConfig:
 def _convolution(chip: Chip, params: Params, op: DeviceOp) -> Cost:
     """Price a convolution on the cores and in the blocks that its attributes name."""
     _, w, out = _operands(op)
-    m, k, n = out.shape[0] * out.shape[1] * out.shape[2], w.shape[2], out.shape[3]
+    m = out.shape[0] * out.shape[1] * out.shape[2]
+    k = w.shape[2]
+    n = out.shape[3]
     names = (
         *("num_cores_nhw", "num_cores_c_in", "num_cores_c_out", "per_core_out_matrix_height_ntile"),
         *("act_block_h_ntiles", "act_block_w_ntiles", "out_subblock_h_ntiles", "out_subblock_w_ntiles"),
@@ -191,7 +200,10 @@ def _matmul(chip: Chip, params: Params, op: DeviceOp) -> Cost:
     """Price ttnn.matmul on the cores and in the blocks that it names, or else in its own choice."""
     x, w, _ = _operands(op)
     config = _multicast(op)
-    batch, m, k, n = x.shape[0] * x.shape[1], x.shape[2], x.shape[3], w.shape[3]
+    batch = x.shape[0] * x.shape[1]
+    m = x.shape[2]
+    k = x.shape[3]
+    n = w.shape[3]
     if block := _numbers(op, "in0_block_w", "out_subblock_h", "out_subblock_w"):
         config = replace(config, kb=block[0], sub=block[1:])
     if per_core := _numbers(op, "per_core_M", "per_core_N"):
@@ -212,12 +224,15 @@ def _configured(chip: Chip, params: Params, op: DeviceOp, config: MulticastConfi
     """
     x, w = op.inputs[:2]
     products = max(x.shape[0] * x.shape[1], w.shape[0] * w.shape[1])
-    rows, k, n = x.shape[2], x.shape[3], w.shape[3]
+    rows = x.shape[2]
+    k = x.shape[3]
+    n = w.shape[3]
     if "fuse_batch=1" in op.attributes:
         products, rows = 1, products * rows
     grid = -(-ops.tiles(rows) // per_core[0]), -(-ops.tiles(n) // per_core[1])
     config = replace(config, grid=grid, held=_numbers(op, "out_block_h", "out_block_w") or per_core)
-    first = rest = multicast_matmul(chip, params, rows, k, n, config)
+    first = multicast_matmul(chip, params, rows, k, n, config)
+    rest = first
     if products > x.shape[0] * x.shape[1]:
         rest = multicast_matmul(chip, params, rows, k, n, replace(config, places=("own", *config.places[1:])))
     more = products - 1
@@ -231,7 +246,8 @@ def _grid(cores: int, m: int, n: int) -> tuple[int, int]:
     """Return the cores for M and for N: one side alone where its tiles make up that count (1-D), else the fewest
     tiles a core.
     """
-    mt, nt = ops.tiles(m), ops.tiles(n)
+    mt = ops.tiles(m)
+    nt = ops.tiles(n)
     if cores == -(-mt // -(-mt // cores)):
         return cores, 1
     if cores == -(-nt // -(-nt // cores)):
@@ -245,7 +261,8 @@ def _minimal_matmul(chip: Chip, params: Params, op: DeviceOp) -> Cost:
     the longer side of the chip's cores.
     """
     x, w, out = _operands(op)
-    rows, n = math.prod(x.shape[:-1]), w.shape[3]
+    rows = math.prod(x.shape[:-1])
+    n = w.shape[3]
     block = _numbers(op, "M_block_size", r"\s*K_block_size", r"\s*N_block_size") or (8, 8, 8)
     given = re.search(r"compute_with_storage_grid_size=\(?(?:x=)?(\d+)[-,;]\s*(?:y=)?(\d+)", op.attributes)
     cores = (int(given[1]), int(given[2])) if given else chip.cores
@@ -272,7 +289,9 @@ def _gathered_matmul(chip: Chip, params: Params, op: DeviceOp) -> Cost:
     if len(op.inputs) < 2 or not op.wires.size:
         raise Unpriced("a fused gather and matmul without a weight or without a ring size")
     x, w = op.inputs[:2]
-    m, k, n = x.numel // x.shape[3], w.shape[2], w.shape[3]
+    m = x.numel // x.shape[3]
+    k = w.shape[2]
+    n = w.shape[3]
     cut = op.cut or Cut((chip.cores[0], chip.cores[1] - 1))  # the last row's cores gather
     dtypes = (x.dtype, w.dtype, op.outputs[-1].dtype)
     alone = matmul(chip, params, m, k, n, MatmulConfig(op.fidelity or "HiFi2", dtypes, cut.grid, cut.block, cut.sub))
@@ -290,10 +309,13 @@ def _scattered_matmul(chip: Chip, params: Params, op: DeviceOp) -> Cost:
     x, w, _ = _operands(op)
     if op.cut is None:
         raise Unpriced("a fused matmul and scatter without its blocks")
-    m, k, n = x.shape[2], x.shape[3], w.shape[3]
+    m = x.shape[2]
+    k = x.shape[3]
+    n = w.shape[3]
     alone = matmul(chip, params, m, k, n, MatmulConfig(op.fidelity, "bf16", op.cut.grid, op.cut.block, op.cut.sub))
     fabric = _fabric(chip, op)
-    took, parts = fabric.fused_scatter_ns(m, n, op.cut.grid), fabric.fused_parts(m, op.cut.grid, op.cut.block)
+    took = fabric.fused_scatter_ns(m, n, op.cut.grid)
+    parts = fabric.fused_parts(m, op.cut.grid, op.cut.block)
     bound = "fabric" if took > alone.ns else alone.bound
     return replace(alone, ns=fused_ns(alone.ns, took, parts), bound=bound)
 
@@ -313,20 +335,25 @@ def _attention_config(chip: Chip, op: DeviceOp) -> SDPAConfig:
 
 def _attention(chip: Chip, params: Params, op: DeviceOp) -> Cost:
     """Price attention on one device; joint attention has the prompt's rows beside the others."""
-    config, joint = _attention_config(chip, op), _joint_rows(op) if plain(op.name) == "jointsdpa" else 0
-    (batch, heads, rows, width), keys = op.inputs[0].shape, op.inputs[1].shape[2]
+    config = _attention_config(chip, op)
+    joint = _joint_rows(op) if plain(op.name) == "jointsdpa" else 0
+    batch, heads, rows, width = op.inputs[0].shape
+    keys = op.inputs[1].shape[2]
     return sdpa(chip, params, batch, heads, rows + joint, keys + joint, width, config)
 
 
 def _ring_attention(chip: Chip, params: Params, op: DeviceOp) -> Cost:
     """Price a ring's attention, shard after shard as they come; the mean of its devices."""
-    config, joint = _attention_config(chip, op), _joint_rows(op)
-    (batch, heads, rows, width), keys = op.inputs[0].shape, op.inputs[1].shape[2]
+    config = _attention_config(chip, op)
+    joint = _joint_rows(op)
+    batch, heads, rows, width = op.inputs[0].shape
+    keys = op.inputs[1].shape[2]
     if not op.wires.size:
         raise Unpriced("ring attention of nobody knows how many devices")
     # Cores hand the keys on in step: on the diagonal they skip chunks, but wait for the one that has the last rows.
     # ttnn names is_cross since June 2026; a ring that is causal without it had the kernel of before.
-    serial, causal = "is_causal': 'true" in op.attributes and "is_cross" not in op.attributes, config.causal
+    serial = "is_causal': 'true" in op.attributes and "is_cross" not in op.attributes
+    causal = config.causal
     config = replace(config, causal=False, serial=serial)
     whole = sdpa(chip, params, batch, heads, rows + joint, keys, width, config)
     last = sdpa(chip, params, batch, heads, rows + joint, keys + joint, width, config)

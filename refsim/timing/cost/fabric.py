@@ -120,13 +120,16 @@ class Fabric:
         if name == "all_reduce":
             return self.collective_ns("reduce_scatter", nbytes) + self.collective_ns("all_gather", nbytes / self.size)
         kind = _KINDS.get(name, "gather")
-        start, hops = _START_NS[kind], self.size // 2 if self.topology is Topology.RING else self.size - 1
+        start = _START_NS[kind]
+        hops = self.size // 2 if self.topology is Topology.RING else self.size - 1
         if kind == "exchange":
             n = self.size
             if self.topology is Topology.RING:  # n^2/8 shard-hops per direction and link
-                shards, rate = max(n / 8, 0.5), self.rate(kind)
+                shards = max(n / 8, 0.5)
+                rate = self.rate(kind)
             else:
-                shards, rate = (n // 2) * ((n + 1) // 2) / n, self.rate(kind)
+                shards = (n // 2) * ((n + 1) // 2) / n
+                rate = self.rate(kind)
             return start + hops * self.hop_ns(kind) + shards * nbytes / rate
         shard = nbytes if kind == "gather" else nbytes / self.size
         slowest = 0.0 if kind == "gather" else self.scatter_workers_ns(nbytes)
@@ -139,8 +142,10 @@ class Fabric:
         ``k_block``: tiles of K in a block. A packet holds tiles of one row only, so that small blocks fill no packet,
         and one tile has no other half ("bidirectional half-block relay" of linear_topology_agmm_implementation.md).
         """
-        rows, shard = -(-m // TILE), max(k // TILE // self.size, 1)
-        blocks, half = -(-shard // k_block), -(-min(k_block, shard) // 2)
+        rows = -(-m // TILE)
+        shard = max(k // TILE // self.size, 1)
+        blocks = -(-shard // k_block)
+        half = -(-min(k_block, shard) // 2)
         held = max(self.packet_bytes // TILE_BYTES, 1)
         packets = (self.size - 1) * rows * blocks * -(-half // held)
         sent = (self.size - 1) * rows * blocks * half * TILE_BYTES

@@ -46,7 +46,8 @@ class Calibration:
 def read_calibration(path: Path) -> Calibration:
     """Return the calibration in a file; ``UserError`` if it holds none."""
     found = read_object(path)
-    names, params = {f.name for f in fields(Params)}, found.get("params")
+    names = {f.name for f in fields(Params)}
+    params = found.get("params")
     if not isinstance(params, dict) or set(params) != names or not isinstance(found.get("arch"), str):
         raise UserError(f"{path} is no calibration; write one with `refsim calibrate --trace FILE.csv --out {path}`.")
     for name, value in params.items():

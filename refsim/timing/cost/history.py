@@ -26,7 +26,9 @@ P300_MESHES = ("bh-p300", "bh-qb", "bh-qb-1x4")
 P300_RUNS = {("flux1-dev", "bh-qb"): 12.9, ("flux1-dev", "bh-p300"): 24.7, ("wan22-t2v-a14b", "bh-qb"): 690.0}
 """Seconds of pipelines on 12 January 2026 (34929); Wan's encoder ran on the host then, 27 s at most."""
 _P300_GHZ = 0.8
-_P300_SINCE, _STREAMING_SINCE, _MINIMAL_SINCE = date(2026, 9, 1), date(2026, 3, 4), date(2025, 10, 30)
+_P300_SINCE = date(2026, 9, 1)
+_STREAMING_SINCE = date(2026, 3, 4)
+_MINIMAL_SINCE = date(2025, 10, 30)
 _BLACKHOLE = get_chip("blackhole")
 _PACKET = 2 * TILE_BYTES
 IDLE_NS = 576 / _BLACKHOLE.clock_ghz

@@ -92,23 +92,31 @@ def matmul(
     chip: Chip, params: Params, m: int, k: int, n: int, config: MatmulConfig = MatmulConfig(), *, batch: int = 1
 ) -> Cost:
     """Return the cost of minimal_matmul: (batch, m, k) x (k, n), all interleaved in DRAM."""
-    fidelity, dtype = config.fidelity, config.dtype
-    mt, kt, nt = tiles(m), tiles(k), tiles(n)
+    fidelity = config.fidelity
+    dtype = config.dtype
+    mt = tiles(m)
+    kt = tiles(k)
+    nt = tiles(n)
     size0, size1, size = _tile_bytes(dtype)
     rows, columns = config.grid or (chip.cores if m > n else chip.cores[::-1])
     per_tile = CYCLES_PER_TILE[fidelity] / chip.clock_ghz
     ideal_compute = batch * m * k * n / TILE**3 * per_tile / (rows * columns)
     least = (batch * m * (k * size0 + n * size) + k * n * size1) / TILE**2
     ideal = max(ideal_compute, least / chip.dram_gbps)
-    mc, nc, kb = -(-mt // rows), -(-nt // columns), config.block[1]
-    mb, nb = min(config.block[0], mc), min(config.block[2], nc)
-    passes_m, passes_n = -(-mc // mb), -(-nc // nb)
+    mc = -(-mt // rows)
+    nc = -(-nt // columns)
+    kb = config.block[1]
+    mb = min(config.block[0], mc)
+    nb = min(config.block[2], nc)
+    passes_m = -(-mc // mb)
+    passes_n = -(-nc // nb)
     padded = -(-kt // kb) * kb  # K is filled up with zeros to whole blocks; M and N are clipped
     h, w = config.sub or subblock(config.block[0], config.block[2], 4)  # sums in fp32 leave 4 destination registers
     sub = min(h, mb), min(w, nb)
     cycles = batch * tile_cycles(params, sub, fidelity, dtype) / chip.clock_ghz
     compute = cycles * _issued(mc, mb, sub[0]) * _issued(nc, nb, sub[1]) * padded
-    in0, in1 = batch * mc * size0 * passes_n, batch * nc * size1 * passes_m
+    in0 = batch * mc * size0 * passes_n
+    in1 = batch * nc * size1 * passes_m
     noc = max(in0, in1) * padded / params.relay_gbps
     moved = (min(rows, mt) * in0 + min(columns, nt) * in1) * kt + batch * mt * nt * size
     dram = moved / chip.dram_gbps
@@ -175,17 +183,24 @@ def _gbps(chip: Chip, place: Place, alone: bool = False) -> float:
 
 def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config: MulticastConfig) -> Cost:
     """Return the cost of ttnn.matmul: (m, k) x (k, n)."""
-    fidelity, dtype, places, spills = config.fidelity, config.dtype, config.places, config.spills
-    mt, kt, nt = tiles(m), tiles(k), tiles(n)
+    fidelity = config.fidelity
+    dtype = config.dtype
+    places = config.places
+    spills = config.spills
+    mt = tiles(m)
+    kt = tiles(k)
+    nt = tiles(n)
     size0, size1, size = _tile_bytes(dtype)
     rows, columns = config.grid
     ideal_compute = m * k * n / TILE**3 * CYCLES_PER_TILE[fidelity] / chip.clock_ghz / (rows * columns)
     moved = zip((m * k * size0, k * n * size1, m * n * size), places, strict=True)
     ideal = max(ideal_compute, sum(nbytes for nbytes, at in moved if at == "dram") / TILE**2 / chip.dram_gbps)
-    mc, nc = -(-mt // rows), -(-nt // columns)
+    mc = -(-mt // rows)
+    nc = -(-nt // columns)
     kb = min(config.kb or k_block(kt, config.grid), kt)
     mb, nb = config.held or _halved_to_fit(chip, mc, nc, kb, dtype)
-    passes_m, passes_n = -(-mc // mb), -(-nc // nb)
+    passes_m = -(-mc // mb)
+    passes_n = -(-nc // nb)
     k_blocks = -(-kt // kb)
     blocks = k_blocks * passes_m * passes_n
     sub = config.sub or subblock(mb, nb, 4 if spills else 8)
@@ -196,13 +211,16 @@ def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config:
     if spills:
         cycles += (k_blocks - 1) * mc * nc * (PACK_CYCLES + 2 * params.unpack_cycles)
     compute = cycles / chip.clock_ghz + config.handed_on * params.block_ns
-    alone, own = columns == 1, [place == "own" for place in places]
+    alone = columns == 1
+    own = [place == "own" for place in places]
     read = max(
         0.0 if own[0] or alone else mb * kb * (params.page_ns + size0 / chip.noc_gbps),
         0.0 if own[1] else nb * kb * (params.page_ns + size1 / chip.noc_gbps),
     )
     noc = blocks * (read + (params.block_ns if read or not own[0] else 0.0))
-    in0, in1, out = mt * kt * passes_n * size0, kt * nt * passes_m * size1, mt * nt * size
+    in0 = mt * kt * passes_n * size0
+    in1 = kt * nt * passes_m * size1
+    out = mt * nt * size
     memory = in0 / _gbps(chip, places[0], alone) + in1 / _gbps(chip, places[1])
     # The core that hands blocks on also writes the output, and only then goes on.
     last_block = out if alone else min(mb * nb * rows * columns, mt * nt) * size
@@ -210,8 +228,11 @@ def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config:
     if not alone:
         memory += out / _gbps(chip, places[2])
     # Nothing is computed before it is read, nor read after it.
-    first, last = max(noc, memory) / blocks, compute / blocks
-    compute, noc, memory = compute + first, noc + last, memory + last
+    first = max(noc, memory) / blocks
+    last = compute / blocks
+    compute = compute + first
+    noc = noc + last
+    memory = memory + last
     return bounded(chip, params.launch_ns + drain, ideal, compute=compute, noc=noc, dram=memory)
 
 
@@ -223,9 +244,12 @@ def sliced_conv2d(
 
     As tt_dit calls it (layers/conv2d.py): height-sharded, blocks of one row of tiles, fp32 sums that leave the engine.
     """
-    rows, cores = -(-pixels // slices), chip.num_cores
-    nbytes, pages = rows * cin * BYTES["bf16"], -(-rows * cin // TILE**2)
-    kt, nt = kernel**2 * tiles(cin), tiles(cout)
+    rows = -(-pixels // slices)
+    cores = chip.num_cores
+    nbytes = rows * cin * BYTES["bf16"]
+    pages = -(-rows * cin // TILE**2)
+    kt = kernel**2 * tiles(cin)
+    nt = tiles(cout)
     read = copy(chip, params, nbytes, pages, cores).plus(l1_copy(chip, params, nbytes, cores, pages))
     config = MulticastConfig(
         (cores, 1), fidelity, kb=kernel * tiles(cin), sub=(1, subblock(1, nt, 4)[1]), places=("own", "dram", "own"),

@@ -114,7 +114,8 @@ def by_tiles(
     if sharded:
         per_tile = 2 * TILE * TILE * BYTES["bf16"] / 32 / chip.clock_ghz
         return bounded(chip, params.block_ns, 0.0, compute=turns * sources * per_tile, noc=0.0, dram=0.0)
-    ideal, dram = nbytes / chip.dram_gbps, nbytes / (chip.dram_gbps * params.dram_share)
+    ideal = nbytes / chip.dram_gbps
+    dram = nbytes / (chip.dram_gbps * params.dram_share)
     return bounded(chip, params.launch_ns, ideal, compute=turns * sources * params.tile_ns, noc=0.0, dram=dram)
 
 
@@ -122,7 +123,8 @@ def copy(chip: Chip, params: Params, nbytes: float, pages: int, cores: int) -> C
     """Return the cost of a copy to or from DRAM, where nothing is computed: other than in ``by_tiles``, a core has
     many pages (tiles, rows) in flight.
     """
-    ideal, dram = nbytes / chip.dram_gbps, nbytes / (chip.dram_gbps * params.dram_share)
+    ideal = nbytes / chip.dram_gbps
+    dram = nbytes / (chip.dram_gbps * params.dram_share)
     return bounded(chip, params.launch_ns, ideal, compute=0.0, noc=-(-pages // cores) * params.page_ns, dram=dram)
 
 

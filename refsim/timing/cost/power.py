@@ -25,7 +25,9 @@ H3_DENOISING = (252.3, 265.7, 293.265)
 MiniMaxH3.md@040c05ae, pipelines/minimax_h3/OPTIMIZATIONS.md@02d862e7, tt-metal pull request 55878."""
 H3_TFLOP = 49 * 21_340 / 32
 """TFLOP of a chip in them (minimax_h3_wormhole/README.md: 21.34 PFLOP a forward)."""
-GALAXY_WATTS, P150_WATTS, P300_WATTS = 130.0, 150.0, 125.0
+GALAXY_WATTS = 130.0
+P150_WATTS = 150.0
+P300_WATTS = 125.0
 """``tdp_limit`` of a chip (tt-system-firmware, fw_table.txt of GALAXY, P150B and P300C_L)."""
 SUSTAINED_TFLOPS = geometric_mean(H3_TFLOP / seconds for seconds in H3_DENOISING)
 """Of a Blackhole at HiFi2 and ``GALAXY_WATTS``: 121, three runs within 8 % of it."""

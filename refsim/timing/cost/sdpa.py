@@ -57,8 +57,10 @@ def sdpa(
     Cores on one head hand its keys and values on, so that they are read once per turn: without that, 128 queries per
     core on Blackhole would be DRAM-bound far below the 68 % that is measured.
     """
-    cores, v = config.cores or chip.num_cores, config.value_width or e
-    q_chunk, k_chunk = config.q_chunk, config.k_chunk  # a shorter sequence is padded to a whole chunk
+    cores = config.cores or chip.num_cores
+    v = config.value_width or e
+    q_chunk = config.q_chunk
+    k_chunk = config.k_chunk  # a shorter sequence is padded to a whole chunk
     chunks = batch * heads * -(-m // q_chunk)
     turns = -(-chunks // cores)
     all_k = -(-n // k_chunk)

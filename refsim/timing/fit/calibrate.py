@@ -140,7 +140,8 @@ def fit(paths: list[Path], arch: str | None = None) -> Fit:
         named = " and ".join(found) or "no chip at all"
         raise UserError(f"the files are of {named}; calibrate one architecture at a time.")
     stored = get_params(found[0])
-    pairs, loose = [], Counter[str]()
+    pairs = []
+    loose = Counter[str]()
     for each in measured.of_rows(rows):
         try:
             device_ops.price(each.op, stored)
@@ -161,7 +162,8 @@ def fit(paths: list[Path], arch: str | None = None) -> Fit:
     best = search.least(lambda values: _loss(replace(stored, **values), fitted_on), start, BOUNDS)
     made.params = replace(stored, **best)
     _fit_gap(made, rows)
-    made.shapes, made.held_out = len(fitted_on), len(kept_out)
+    made.shapes = len(fitted_on)
+    made.held_out = len(kept_out)
     made.before, made.after = (_mape(params, kept_out) for params in (stored, made.params))
     return made
 

@@ -94,11 +94,17 @@ def of_rows(rows: pd.DataFrame) -> list[Measured]:
 def _published() -> Iterator[Measured]:
     """Yield the lines of both tables; what they are of, ``published.py`` says."""
     for row in _rows(GEMM):
-        arch, dtype, fidelity, grid = row["arch"], row["dtype"], row["fidelity"], _numbers(row["core_grid"], "x")
-        per_tile, cores = CYCLES_PER_TILE[fidelity] / get_chip(arch).clock_ghz, math.prod(grid)
-        m, k, n = sizes = tuple(int(row[name]) for name in "MKN")
+        arch = row["arch"]
+        dtype = row["dtype"]
+        fidelity = row["fidelity"]
+        grid = _numbers(row["core_grid"], "x")
+        per_tile = CYCLES_PER_TILE[fidelity] / get_chip(arch).clock_ghz
+        cores = math.prod(grid)
+        sizes = tuple(int(row[name]) for name in "MKN")
+        m, k, n = sizes
         ns = m * k * n / 32768 * per_tile / cores / float(row["percent"]) * 100
-        operands, out = (tensor(1, m, k, dtype), tensor(1, k, n, dtype)), tensor(1, m, n, dtype)
+        operands = (tensor(1, m, k, dtype), tensor(1, k, n, dtype))
+        out = tensor(1, m, n, dtype)
         op = DeviceOp("Matmul", arch, cores, fidelity, operands, (out,), cut=Cut(grid))
         yield Measured(op, ns, source="GEMM_FLOPS.md", sizes=sizes)
     for row in _rows(LINEARS):
@@ -129,13 +135,18 @@ def _linear(row: dict[str, str], grid: tuple[Any, ...], source: str, arch: str, 
     """Return a line of a table of linears; ``grid``: cores for M and for N; ``wires``: devices of a Galaxy's ring, and
     links.
     """
-    use, cores, (ring, links) = row["use_case"], math.prod(grid), wires
-    m, k, n = sizes = tuple(int(row[name]) for name in "MKN")
+    use = row["use_case"]
+    cores = math.prod(grid)
+    ring, links = wires
+    sizes = tuple(int(row[name]) for name in "MKN")
+    m, k, n = sizes
     blocks = tuple(int(row[f"{name}_block"]) for name in "MKN")
     if use == "sdpa":
         op = ring_attention((_NAMES[use], m, k, n, n, ring, cores, "bf16"), blocks[1:], arch, HIDDEN)
     else:
-        x, w, out = tensor(1, m, k), tensor(1, k, n), tensor(1, m, n)
+        x = tensor(1, m, k)
+        w = tensor(1, k, n)
+        out = tensor(1, m, n)
         inputs = {"all_gather": (tensor(1, m, k // ring),), "reduce_scatter": (out,)}.get(use, (x, w))
         on = Wires() if use == "mm" else Wires(ring, links, ring=True, galaxy=True)
         cut = Cut(grid, blocks, (int(row["subblock_h"]), int(row["subblock_w"])))
@@ -160,7 +171,8 @@ def ring_attention(
     """Return ring joint attention as an operation; MLA's is causal and balanced, with one head of keys."""
     model, rows, heads, width, value, size, cores, dtype = attended
     latent = model == "MLA"
-    queries, keys = tensor(heads, rows, width), tensor(1 if latent else heads, rows, width, dtype)
+    queries = tensor(heads, rows, width)
+    keys = tensor(1 if latent else heads, rows, width, dtype)
     inputs = (queries, keys, tensor(heads, rows, value, dtype))
     attributes = "q_chunk_size={};k_chunk_size={};".format(*chunks)
     if latent:

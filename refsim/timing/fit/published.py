@@ -71,7 +71,8 @@ class Loop:
     fsdp: bool | None = None
 
 
-_FLUX2, _TI2V = ("flux2-dev", "sp4@0_tp8@1"), ("wan22-ti2v-5b", "sp8_tp4")
+_FLUX2 = ("flux2-dev", "sp4@0_tp8@1")
+_TI2V = ("wan22-ti2v-5b", "sp8_tp4")
 UNSEEN_LOOPS = (
     Loop(_FLUX2[0], (128, 128), "bh-galaxy", _FLUX2[1], 0.1450),
     Loop(_FLUX2[0], (256, 256), "bh-galaxy", _FLUX2[1], (20.91 - 7.8) / 50 + 0.1450),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-FIRST, LAST = 2.0, 1.005
+FIRST = 2.0
+LAST = 1.005
 """Factors the search starts and ends with; where no step helps, the factor becomes its root."""
 
 
@@ -12,7 +13,9 @@ def least(
     loss: Callable[[dict[str, float]], float], start: dict[str, float], bounds: dict[str, tuple[float, float]]
 ) -> dict[str, float]:
     """Return the values, within ``bounds``, from which no single step makes ``loss`` smaller."""
-    best, lowest, step = dict(start), loss(start), FIRST
+    best = dict(start)
+    lowest = loss(start)
+    step = FIRST
     while step > LAST:
         tried = [
             best | {name: min(max(value * factor, bounds[name][0]), bounds[name][1])}
@@ -21,7 +24,8 @@ def least(
         ]
         value, candidate = min(((loss(c), c) for c in tried), key=lambda pair: pair[0], default=(lowest, best))
         if value < lowest:
-            lowest, best = value, candidate
+            lowest = value
+            best = candidate
         else:
             step = step**0.5
     return best

@@ -90,7 +90,8 @@ def measured_loops() -> list[dict[str, Any]]:
     """
     found = []
     for loop in published.UNSEEN_LOOPS:
-        on, known = get_mesh(loop.mesh), registry.published()[loop.model]
+        on = get_mesh(loop.mesh)
+        known = registry.published()[loop.model]
         parallel = parse_parallel(loop.parallel, on)
         reading = read_published(known, loop.latent, RunOptions(on, parallel, dtype="bf16"), batch=parallel.cfg)
         execution = Execution(topology=loop.topology, chunks=loop.chunks, fsdp=loop.fsdp)

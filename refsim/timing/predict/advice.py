@@ -17,7 +17,9 @@ from refsim.files.trace_events import label
 from refsim.timing.predict.estimate import Estimate
 from refsim.timing.predict.replay import Ran, Span, Timeline
 
-KERNELS, COMMUNICATION, GAPS = "kernels at their roofline", "all communication hidden", "no host gaps"
+KERNELS = "kernels at their roofline"
+COMMUNICATION = "all communication hidden"
+GAPS = "no host gaps"
 _LEAST = 0.1
 """An operation that could save a smaller share of its time is as good as at its roof."""
 _COMPUTE = {
@@ -94,15 +96,18 @@ def _main(ran: Ran) -> Span:
 
 def _row(rans: list[Ran], found: Estimate) -> Layer:
     by_bound: dict[str, float] = defaultdict(float)
-    kernels = roof = 0.0
+    kernels = 0.0
+    roof = 0.0
     for ran in rans:
         own = [s for s in ran.spans if s.lane != "fabric"]
         for s in own:
             by_bound[s.bound] += s.end - s.start
         busy = sum(s.end - s.start for s in own if s.kind != "host")
         by_bound["fabric"] += ran.ns - busy
-        kernels, roof = kernels + busy, roof + sum(s.roof_ns for s in own)
-    ns, first = sum(by_bound.values()), rans[0]
+        kernels = kernels + busy
+        roof = roof + sum(s.roof_ns for s in own)
+    ns = sum(by_bound.values())
+    first = rans[0]
     would_save = savings(kernels, roof, by_bound["fabric"], by_bound["host"])
     times = found.forwards * found.steps / 1e9
     return Layer(

@@ -51,7 +51,9 @@ def critical_path(programs: list[Op], read: list[Op], m: Machine) -> CriticalPat
     units = list(_units(programs, m))
     sources = _sources(units, read)
     lane_free: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, -1))
-    end, chain, before = [0.0] * len(units), [0.0] * len(units), [-1] * len(units)
+    end = [0.0] * len(units)
+    chain = [0.0] * len(units)
+    before = [-1] * len(units)
     for i, unit in enumerate(units):
         waits = [lane_free[unit.lane], *((end[s], s) for s in sources[i])]
         start, before[i] = max(waits)
@@ -80,7 +82,8 @@ def _units(programs: list[Op], m: Machine) -> Iterator[_Unit]:
 
     i = 0
     while i < len(programs):
-        op, ops = programs[i], [programs[i]]
+        op = programs[i]
+        ops = [programs[i]]
         following = programs[i + 1] if i + 1 < len(programs) else None
         if op.name == "ring_attention":
             while i + len(ops) < len(programs) and programs[i + len(ops)].ring == op.ring:
@@ -102,7 +105,9 @@ def _sources(units: list[_Unit], read: list[Op]) -> list[set[int]]:
     made: dict[int, int] = {}  # op -> the last unit that has it so far
     found: list[set[int]] = []
     for i, unit in enumerate(units):
-        sources, todo, seen = set(), [r for op in unit.ops for r in (op.id, *op.reads)], set()
+        sources = set()
+        todo = [r for op in unit.ops for r in (op.id, *op.reads)]
+        seen = set()
         while todo:
             op = todo.pop()
             if op in seen:

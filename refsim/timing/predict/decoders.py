@@ -40,7 +40,8 @@ def decoder_ns(model: Published, size: Shape, machine: replay.Machine) -> float:
     first = 2 if chunk == 1 else chunk + frames % 2
     if frames <= first + chunk:
         return taken(frames)
-    begin, more = taken(first), taken(first + chunk)
+    begin = taken(first)
+    more = taken(first + chunk)
     return begin + (frames - first) / chunk * (more - begin)
 
 

@@ -125,7 +125,8 @@ def read_ttnn(path: Path) -> TtnnMemory:
         mesh = get_mesh(found["mesh"])
         parallel = parse_parallel(found["parallel"], mesh)
         g = max(found["groups"], key=lambda group: group["peak"])
-        buffers, transient = g["persistent"] - g["weights"], g["peak"] - g["persistent"]
+        buffers = g["persistent"] - g["weights"]
+        transient = g["peak"] - g["persistent"]
         return TtnnMemory(found["ran"], found["model"], mesh, parallel, g["weights"], buffers, transient, g["total"])
     except (OSError, ValueError, KeyError, TypeError, RefsimError) as error:
         raise UserError(

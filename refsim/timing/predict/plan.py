@@ -98,7 +98,8 @@ def configurations(mesh: MeshSpec) -> Iterator[DiTParallelConfig | str]:
     for cfg, tp in itertools.product((1, 2), divisors):
         if n % (cfg * tp):
             continue
-        sp, fits = n // cfg // tp, False
+        sp = n // cfg // tp
+        fits = False
         for sp_axis, cfg_axis, ulysses in itertools.product((0, 1), (0, 1), (d for d in divisors if sp % d == 0)):
             text = f"cfg{cfg}@{cfg_axis}_sp{sp}@{sp_axis}_tp{tp}@{1 - sp_axis}"
             try:
@@ -175,7 +176,8 @@ def plan(
             why = error.with_flags if isinstance(error, RefsimError) else str(error)
             found.append(Candidate(text, parallel.attention, None, why))
             continue
-        config, fsdp = model.config, found[-1].estimate.memory.fsdp
+        config = model.config
+        fsdp = found[-1].estimate.memory.fsdp
         found[-1].tt_dit_refusal = tt_dit.refusal(spec_of(model).tt_dit, parallel, config["num_attention_heads"], fsdp)
     return ranked(only_tt_dit(found) if only.tt_dit else found)
 
@@ -226,7 +228,8 @@ def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
         c.rank, c.best = 1 + order.index(_factors(c)), c.estimate.order == least[_factors(c)]
         c.apart = c is runs[0] or distinguishable(runs[0].estimate.by_kind, c.estimate.by_kind, c.estimate.mesh.arch)
     for c in (refused := [c for c in every if c.reason or not c.estimate]):
-        c.rank, c.best = 0, False
+        c.rank = 0
+        c.best = False
     return [*runs, *sorted(refused, key=lambda c: c.estimate.seconds if c.estimate else 0.0)]
 
 

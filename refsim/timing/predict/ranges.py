@@ -136,7 +136,8 @@ def widened(seconds: float, found: Range, arch: str, without: str = "") -> Range
     than measurements of one pipeline lie apart.
     """
     low, high = percentiles(pipeline_ratios(arch, without))
-    below, above = seconds - min(found.low, seconds * low), max(found.high, seconds * high) - seconds
+    below = seconds - min(found.low, seconds * low)
+    above = max(found.high, seconds * high) - seconds
     again = seconds * repeated()
     return Range(seconds - math.hypot(below, again), seconds + math.hypot(above, again), found.fitted)
 

@@ -189,7 +189,7 @@ def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, in
         c = sliced_conv2d(m.chip, m.params, pixels, cin, cout, kernel, slices=slices, fidelity="HiFi4")
         return replace(c, ns=c.ns + (CONV_PROGRAMS * slices - 1) * m.params.gap_ns)
     if op.kind == "matmul":
-        (x, w) = op.inputs[:2]
+        x, w = op.inputs[:2]
         dtypes = ("bf16", m.run.weights, "bf16")
         if history.multicast_linears(m.run.day):
             slow = MulticastConfig(grid or m.chip.cores, m.run.fidelity, dtypes, busy=m.run.busy)
@@ -197,14 +197,16 @@ def op_cost(m: Machine, op: Op, *, cores: int | None = None, grid: tuple[int, in
         config = MatmulConfig(m.run.fidelity, dtypes, grid, BLOCK)
         return matmul(m.chip, m.params, math.prod(x[:-1]), x[-1], w[0], config)
     if op.kind == "sdpa":
-        (b, h, rows, e), keys = op.inputs[0], op.inputs[1][2]
+        b, h, rows, e = op.inputs[0]
+        keys = op.inputs[1][2]
         q, k = m.run.chunks or _CHUNKS.get((m.chip.arch == "blackhole", e), (256, 256))
         config = SDPAConfig(m.run.fidelity, cores, q, k, serial=history.serial_attention(m.run.day))
         return sdpa(m.chip, m.params, b, h, rows, keys, e, config)
     elements = math.prod(op.output)
     read = [p for s in op.inputs if (p := math.prod(s)) > elements // 64] if op.kind != "layout" else [elements]
     if op.name == "create_heads":
-        read, elements = [3 * elements], 3 * elements
+        read = [3 * elements]
+        elements = 3 * elements
     width = op.output[-1] if op.kind == "norm" else None
     if op.name == "statistics":
         return cost.by_tiles(m.chip, m.params, elements, elements * BYTES["bf16"], width=width)
@@ -226,9 +228,13 @@ def flops(op: Op) -> float:
 
 def replay(programs: list[Op], m: Machine) -> Timeline:
     """Lay programs out one after the other, but for what runs beside the fabric."""
-    line, now, i = Timeline(), 0.0, 0
+    line = Timeline()
+    now = 0.0
+    i = 0
     while i < len(programs):
-        op, first, at = programs[i], i, len(line.spans)
+        op = programs[i]
+        first = i
+        at = len(line.spans)
         now += m.params.gap_ns
         begun = now
         line.spans.append(Span("compute", "host", "gap", op.stage, now - m.params.gap_ns, now, "host", op=op))
@@ -242,13 +248,15 @@ def replay(programs: list[Op], m: Machine) -> Timeline:
         elif _fusable(m, op, following, "collective", "all_gather") and (
             end := _fused(line, m, op, following, now, gather_first=True)
         ):
-            now, i = end, i + 1
+            now = end
+            i = i + 1
         elif (
             _fusable(m, op, following, "matmul", None)
             and following.name == "reduce_scatter"
             and (end := _fused(line, m, following, op, now, gather_first=False))
         ):
-            now, i = end, i + 1
+            now = end
+            i = i + 1
         elif op.kind == "collective":
             took = m.fabric(op).collective_ns(op.name, op.bytes)
             line.ideal_fabric_ns += m.fabric(op).ideal_ns(op.name, op.bytes)
@@ -272,7 +280,8 @@ def _ran(ops: list[Op], ns: float, spans: list[Span]) -> Ran:
 def _compute(line: Timeline, m: Machine, op: Op, start: float, cores: int | None = None) -> float:
     c = m.cost(op, cores=cores)
     line.ideal_compute_ns += c.ideal_ns
-    done, n_flops = start + c.ns, flops(op)
+    done = start + c.ns
+    n_flops = flops(op)
     line.spans.append(Span("compute", op.kind, op.name, op.stage, start, done, c.bound, n_flops, op, c.ideal_ns))
     return done
 
@@ -289,17 +298,23 @@ def _fused(line: Timeline, m: Machine, op: Op, linear: Op, start: float, *, gath
     """Lay out an all-gather under the matmul that takes it, or a reduce-scatter under the one that feeds it; None if
     that is slower than one after the other (few rows).
     """
-    (x, y), fabric = m.chip.cores, m.fabric(op)
-    rows, k, n = math.prod(linear.inputs[0][:-1]), linear.inputs[0][-1], linear.inputs[1][0]
+    x, y = m.chip.cores
+    fabric = m.fabric(op)
+    rows = math.prod(linear.inputs[0][:-1])
+    k = linear.inputs[0][-1]
+    n = linear.inputs[1][0]
     if gather_first:
         grid = (x, y - 1)
-        c, took = m.cost(linear, grid=grid), fabric.fused_gather_ns(rows, k, BLOCK[1])
+        c = m.cost(linear, grid=grid)
+        took = fabric.fused_gather_ns(rows, k, BLOCK[1])
         whole = fabric.gathered_matmul_ns(c.ns, took)
     else:
         grid = (y - 2, x)
-        c, took = m.cost(linear, grid=grid), fabric.fused_scatter_ns(rows, n, grid)
+        c = m.cost(linear, grid=grid)
+        took = fabric.fused_scatter_ns(rows, n, grid)
         whole = fused_ns(c.ns, took, fabric.fused_parts(rows, grid, BLOCK))
-    apart, alone = m.cost(linear), fabric.collective_ns(op.name, op.bytes)
+    apart = m.cost(linear)
+    alone = fabric.collective_ns(op.name, op.bytes)
     if whole > apart.ns + alone + m.params.gap_ns:
         return None
     line.ideal_compute_ns += c.ideal_ns
@@ -308,7 +323,8 @@ def _fused(line: Timeline, m: Machine, op: Op, linear: Op, start: float, *, gath
     line.hidden_ns += took - (whole - c.ns)
     first, second = (start, start + whole - c.ns) if gather_first else (start + whole - took, start)
     beside = Span("fabric", "collective", op.name, op.stage, first, first + took, "fabric", op=op)
-    done, n_flops = second + c.ns, flops(linear)
+    done = second + c.ns
+    n_flops = flops(linear)
     computed = Span("compute", "matmul", linear.name, op.stage, second, done, c.bound, n_flops, linear, c.ideal_ns)
     line.spans += [beside, computed] if gather_first else [computed, beside]
     return start + whole
@@ -321,7 +337,8 @@ def _ring(line: Timeline, m: Machine, op: Op, steps: list[Op], start: float) -> 
     line.ideal_fabric_ns += fabric.ideal_ns("all_gather", op.bytes)
     cores = m.chip.num_cores - min(m.chip.cores) if op.size > 1 else m.chip.num_cores
     line.spans.append(Span("fabric", "collective", op.name, op.stage, start, start + arrivals[-1], "fabric", op=op))
-    now = begun = start
+    now = start
+    begun = start
     busy = 0.0
     for step in steps:
         there = start + arrivals[min(step.step, len(arrivals) - 1)]

@@ -65,7 +65,9 @@ class _Line:
 def text_encoder(mesh: MeshSpec, e: TextEncoder, name: str) -> list[Op]:
     """Return the ops that encode one prompt."""
     line = _Line(mesh, name)
-    rows, w, n = e.tokens, e.width, line.size
+    rows = e.tokens
+    w = e.width
+    n = line.size
     for _ in range(e.layers):
         line.add("norm", "norm", ((rows, w),), (rows, w))
         line.add("matmul", "linear", ((rows, w), (3 * w // n, w)), (rows, 3 * w // n))
@@ -95,7 +97,8 @@ def image_decoder(mesh: MeshSpec, height: int, width: int, config: dict[str, Any
         config: its config.json, of which the channels and layers of the levels count.
     """
     line = _Line(mesh, "vae")
-    n, widths = line.size, config["block_out_channels"][::-1]
+    n = line.size
+    widths = config["block_out_channels"][::-1]
 
     def conv(pixels: int, cin: int, cout: int, kernel: int = 3) -> None:
         line.collective("all_gather", pixels * cin // n)
@@ -119,7 +122,8 @@ def image_decoder(mesh: MeshSpec, height: int, width: int, config: dict[str, Any
         part = (pixels, cout // n)
         line.add("elementwise", "add", (part, part), part)
 
-    pixels, top = height * width, widths[0]
+    pixels = height * width
+    top = widths[0]
     conv(pixels, config["latent_channels"], top)
     resnet(pixels, top, top)
     norm(pixels, top)

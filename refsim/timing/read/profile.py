@@ -86,7 +86,8 @@ def device_op(row: Any) -> DeviceOp:
     A collective whose file does not say its ring is as large as what it gathers is larger than what it is given, or of
     size 0; links that are not named are one.
     """
-    text, known = row.attributes, op_name(row.op)
+    text = row.attributes
+    known = op_name(row.op)
     found = {name: re.search(rf"'{name}': '(\d+)'", text) for name in ("ring_size", "num_links")}
     size, links = (int(m[1]) if m else 0 for m in found.values())
     if not size and known and known.code == "all_gather" and row.inputs and row.outputs:

@@ -71,13 +71,15 @@ def _bias(found: list[Op], op: Op) -> list[Op] | None:
 
 def _activation(found: list[Op], op: Op) -> list[Op] | None:
     """Take an activation into the matmul before."""
-    last, follows = found[-1], op.kind == "elementwise" and found[-1].output == op.output
+    last = found[-1]
+    follows = op.kind == "elementwise" and found[-1].output == op.output
     return [last] if follows and last.kind == "matmul" and op.name in _ACTIVATIONS else None
 
 
 def _gate(found: list[Op], op: Op) -> list[Op] | None:
     """Make one of a product and a sum behind it."""
-    last, follows = found[-1], op.kind == "elementwise" and found[-1].output == op.output
+    last = found[-1]
+    follows = op.kind == "elementwise" and found[-1].output == op.output
     if follows and op.name == "add" and last.name == "mul":
         return [replace(last, name="addcmul", inputs=(*last.inputs, op.output))]
     return None

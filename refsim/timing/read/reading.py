@@ -89,7 +89,8 @@ def read(
     Raises:
         UserError: the model or the configuration does not fit.
     """
-    device, storage = ReadingDevice(options, rank), options.storage
+    device = ReadingDevice(options, rank)
+    storage = options.storage
     architecture = Architecture(config)
     model_class, model_config = find_model(architecture)
     weights = ShapeWeights(storage)
@@ -141,14 +142,17 @@ def read_published(model: Published, size: Shape, options: RunOptions, *, batch:
             f"model '{spec.name}' ran {len(set(blocks) - {-1})} blocks where its spec counts {sum(few.values())}; its "
             "forward calls device.stage(block=number) before every block, and block_counts counts them."
         )
-    copies, weights, done = [], short.weights_bytes, 0
+    copies = []
+    weights = short.weights_bytes
+    done = 0
     for (_, count), (_, kept) in zip(kinds.items(), few.items(), strict=True):
         weights += (count - kept) * short.bytes_of_block[done + kept - 1]
         copies += [blocks[done + min(i, kept - 1)] for i in range(count)]
         done += kept
     first = copies[0][0].id
     around = blocks.get(-1, [])
-    before, after = [op for op in around if op.id < first], [op for op in around if op.id > first]
+    before = [op for op in around if op.id < first]
+    after = [op for op in around if op.id > first]
     return replace(short, ops=_joined(before, copies, after), weights_bytes=weights)
 
 
@@ -159,7 +163,8 @@ def _joined(before: list[Op], blocks: list[list[Op]], after: list[Op]) -> list[O
     rings = 0
     for index, part in enumerate((before, *blocks, after)):
         again = part is not before and part is not after and index > 1 and part is blocks[index - 2]
-        start, previous = len(found), part[0].id - len(part) if part else 0
+        start = len(found)
+        previous = part[0].id - len(part) if part else 0
         used = sorted({op.ring for op in part if op.ring >= 0})
         numbers = {op.id: start + i for i, op in enumerate(part)}
         copied = []

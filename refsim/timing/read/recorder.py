@@ -116,7 +116,8 @@ class _Posts:
     """A transport whose transfers are complete at once; the collective they are posted in reads and writes them."""
 
     name: ClassVar[str] = "none"
-    rank, world_size = 0, 1
+    rank = 0
+    world_size = 1
 
     def __init__(self, device: ReadingDevice) -> None:
         self._device = device
@@ -154,7 +155,9 @@ class ReadingDevice(Device):
         self.moving: list[int] = []
         self.held = 0
         self.live: list[int] = []
-        self._ring, self._rings, self._norms = -1, 0, 0
+        self._ring = -1
+        self._rings = 0
+        self._norms = 0
 
     def restart(self) -> None:
         """Forget what building the model did."""
@@ -163,7 +166,8 @@ class ReadingDevice(Device):
         self.flow = Flow()
 
     def note(self, kind: str, name: str, inputs: list[Shape], output: Shape, dtype: str, **more: Any) -> int:
-        number, at = len(self.ops), self.current_stage
+        number = len(self.ops)
+        at = self.current_stage
         more |= {"ring": self._ring, "id": number, "block": at.block, "module": self.current_module}
         self.ops.append(Op(kind, name, tuple(inputs), output, dtype, at.place, **more))
         self.flow.reads.append(set())
@@ -189,7 +193,8 @@ class ReadingDevice(Device):
     def collective(self, name: str, group: Group, *moved: Tensor, **options: int | str) -> Iterator[None]:
         """Note a collective unless it is part of another one; ``ulysses`` only holds others together, each noted."""
         inside_ring = name == "ring_attention"
-        first, noted = len(self.ops), bool(moved) and group.size > 1 and not self.moving
+        first = len(self.ops)
+        noted = bool(moved) and group.size > 1 and not self.moving
         if noted:
             if inside_ring:
                 self._ring, self._rings = self._rings, self._rings + 1
@@ -248,7 +253,8 @@ class ReadingDevice(Device):
         Raises:
             UserError: no such op is priced.
         """
-        shapes, dtype = [tuple(t.shape) for t in tensors], short(tensors[0].dtype)
+        shapes = [tuple(t.shape) for t in tensors]
+        dtype = short(tensors[0].dtype)
         x = shapes[0]
         if op in NORMS:
             features = channels_dim % len(x)
@@ -308,7 +314,8 @@ class Recorder(TorchDispatchMode):
 
     def _hold(self, tensor: Tensor) -> None:
         """Count a storage while any tensor that went through here is on it."""
-        key, size = _key(tensor), tensor.untyped_storage().nbytes()
+        key = _key(tensor)
+        size = tensor.untyped_storage().nbytes()
         self._holders[key] += 1
         if self._holders[key] == 1:
             self._device.held += size
@@ -330,7 +337,8 @@ class Recorder(TorchDispatchMode):
         made = [t for t in (out if isinstance(out, (list, tuple)) else (out,)) if isinstance(t, Tensor)]
         for tensor in made:
             self._hold(tensor)
-        device, flow = self._device, self._device.flow
+        device = self._device
+        flow = self._device.flow
         if func.is_view:  # or a copy, of what did not lie as asked for
             before = {_key(t) for t in taken}
             flow.writes(flow.writers(taken), [t for t in made if _key(t) not in before])
@@ -352,8 +360,10 @@ class Recorder(TorchDispatchMode):
             return None
         if name in ("pad", "constant_pad_nd", "_to_copy") and tensors[0].shape == out.shape:
             return None  # nothing to pad; a change of dtype is part of the op that asked for it
-        shapes, shape = [tuple(t.shape) for t in tensors], tuple(out.shape)
-        dtype, note = short(tensors[-1].dtype), self._device.note
+        shapes = [tuple(t.shape) for t in tensors]
+        shape = tuple(out.shape)
+        dtype = short(tensors[-1].dtype)
+        note = self._device.note
         if name in _MATMULS:
             x, w = (tensors[1], tensors[2]) if "add" in name else (tensors[0], tensors[1])
             rows, columns = (w.shape[-2], w.shape[-1]) if name == "linear" else (w.shape[-1], w.shape[-2])

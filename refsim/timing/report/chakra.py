@@ -33,13 +33,20 @@ from refsim.timing.read.recorder import Op
 from refsim.timing.read.tensors import BYTES
 from refsim.timing.report.perfetto import name, read_bytes
 
-COMP, SEND, RECV, COLLECTIVE = 4, 5, 6, 7
+COMP = 4
+SEND = 5
+RECV = 6
+COLLECTIVE = 7
 """``NodeType`` of the schema."""
 _COLLECTIVES = {
     "all_reduce": 0, "all_gather": 2, "gather_weights": 2, "broadcast": 5, "all_to_all": 6, "reduce_scatter": 7
 }  # fmt: skip
 """``CollectiveCommType`` of the schema."""
-_INT32, _INT64, _UINT64, _BOOL, _STRING = 7, 9, 13, 27, 29
+_INT32 = 7
+_INT64 = 9
+_UINT64 = 13
+_BOOL = 27
+_STRING = 29
 _FIELDS = {
     "is_cpu_op": _BOOL, "comm_type": _INT64, "comm_size": _INT64, "num_ops": _INT64, "tensor_size": _UINT64,
     "comm_src": _INT32, "comm_dst": _INT32, "comm_tag": _INT32,
@@ -61,7 +68,8 @@ class Node:
     op: Op | None
 
     def encoded(self) -> bytes:
-        op, parts = self.op, [_number(1, self.id), _text(2, self.name), _number(3, self.type)]
+        op = self.op
+        parts = [_number(1, self.id), _text(2, self.name), _number(3, self.type)]
         parts += [_text(5, b"".join(map(_varint, self.deps)))] if self.deps else []
         parts += [_number(6, self.start), _number(7, self.end - self.start)]
         for number, shapes in ((8, op.inputs), (9, (op.output,))) if op else ():
@@ -110,7 +118,8 @@ class _Rank:
 
     def __init__(self, found: Estimate, rank: int) -> None:
         self._found = found
-        self._groups, self._numbers = parallel_groups(found.mesh, found.parallel, rank), _group_numbers(found)
+        self._groups = parallel_groups(found.mesh, found.parallel, rank)
+        self._numbers = _group_numbers(found)
         self._nodes: list[Node] = []
         self._last: list[int] = []
         self._tag = 0
@@ -134,7 +143,10 @@ class _Rank:
 
     def _ring(self, s: Span, steps: list[Span]) -> None:
         """Add ring attention: a message is passed on once it is here, a step starts once its shard is here."""
-        op, group, launched, slow = s.op, self._groups[s.op.group], self._last, self._found.timeline.slow
+        op = s.op
+        group = self._groups[s.op.group]
+        launched = self._last
+        slow = self._found.timeline.slow
         messages = self._found.machine.fabric(op).messages(op.bytes)
         came: dict[int, list[int]] = {}  # shard -> the receives that brought it
         there: dict[int, float] = {}  # shard -> when all of it is there
@@ -162,7 +174,9 @@ class _Rank:
 
     def _span(self, s: Span, deps: list[int], *, since: float | None = None, until: float | None = None) -> int:
         """Add a program, or the part of it between two moments."""
-        op, start, end = s.op, s.start if since is None else since, s.end if until is None else until
+        op = s.op
+        start = s.start if since is None else since
+        end = s.end if until is None else until
         if s.kind == "host":
             return self._add(Node(0, f"launch of {name(s)}", COMP, start, end, deps, {"is_cpu_op": True}, None))
         share = (end - start) / (s.end - s.start)

@@ -49,7 +49,8 @@ def trace_events(found: Estimate, reading: Reading) -> TraceEvents:
             place = rank, _LANES[s.lane]
             trace.span(name(s), s.kind, place, s.start / 1000, s.end / 1000, _arguments(s))
             if s.lane == "fabric":
-                ranks, topology = groups[s.op.group].ranks, topology_of(s.op, found.execution.topology)
+                ranks = groups[s.op.group].ranks
+                topology = topology_of(s.op, found.execution.topology)
                 for other in neighbours(ranks, ranks.index(rank), topology):
                     trace.arrow(s.name, (place, s.start / 1000), ((other, place[1]), s.end / 1000))
         for at, value in levels:
@@ -85,7 +86,9 @@ def _arguments(s: Span) -> dict[str, Any]:
 
 def _levels(found: Estimate, reading: Reading) -> Iterator[tuple[float, float]]:
     """Yield (ns, bytes of a device) where memory changes; ops that are no program of their own count with the next."""
-    always, held, last = found.memory.weights + found.memory.buffers, 0, -1.0
+    always = found.memory.weights + found.memory.buffers
+    held = 0
+    last = -1.0
     starts = {s.op.id: s.start for s in reversed(found.timeline.spans) if s.op is not None and s.op.id >= 0}
     final = max(starts, default=-1)
     for op in reading.ops:

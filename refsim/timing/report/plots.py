@@ -62,7 +62,8 @@ def systems(rows: dict[str, list[System]], path: Path) -> None:
     figure, axes = _figure(-(-len(rows) // 2), 2, 5.4, 0.2 * most + 1.3)
     for axis, (name, found) in zip(axes.flat, rows.items(), strict=False):
         places = list(range(len(found)))
-        expected, desired = [r.expected for r in found], [r.desired for r in found]
+        expected = [r.expected for r in found]
+        desired = [r.desired for r in found]
         axis.hlines(places, desired, expected, color="grey", linewidth=1.5)
         axis.plot(desired, places, "s", color="C1", markersize=5, label="denoising, desired (roofline)")
         axis.plot(expected, places, "o", color="C0", markersize=6, label="denoising, expected")
@@ -124,7 +125,8 @@ def hiding(bars: dict[tuple[str, str], list[tuple[int, float, float, float]]], p
     figure, axes = _figure(2, len(bars) // 2)
     for axis, ((name, arch), points) in zip(axes.T.flat, bars.items(), strict=True):
         sizes = [p[0] for p in points]
-        least, most = [max(p[1], p[2]) for p in points], [p[1] + p[2] for p in points]
+        least = [max(p[1], p[2]) for p in points]
+        most = [p[1] + p[2] for p in points]
         axis.fill_between(sizes, least, most, color="C0", alpha=0.2, label="all hidden .. nothing hidden")
         axis.plot(sizes, [p[3] for p in points], "o-", color="C0", label="predicted")
         axis.plot(sizes, [p[2] for p in points], "x:", color="C1", label="T_sdpa alone")

@@ -100,7 +100,9 @@ def wirings(progress: Callable[[str], None] = lambda text: None) -> list[Compare
     found = []
     for pair in (each for each in measured() if isinstance(each, Pair)):
         progress(f"{pair.model} {pair.size} on {pair.mesh}, {pair.first.value} and {pair.second.value}")
-        on, seconds, names = get_mesh(pair.mesh), [], []
+        on = get_mesh(pair.mesh)
+        seconds = []
+        names = []
         for text, topology in ((pair.parallel, pair.first), (pair.other or pair.parallel, pair.second)):
             execution = Execution(topology=topology, fuse=pair.fused)
             parallel = parse_parallel(text, on)
@@ -119,7 +121,8 @@ def systems(known: Iterable[Run]) -> list[Compared]:
         for a, b in itertools.combinations(sorted(group, key=lambda run: -run.measured), 2):
             if a.measured != b.measured:
                 first, second = (f"{run.mesh} {run.parallel}" for run in (a, b))
-                measured, predicted = a.measured / b.measured, a.predicted / b.predicted
+                measured = a.measured / b.measured
+                predicted = a.predicted / b.predicted
                 found.append(Compared(model, size, first, second, measured, predicted, "both figures"))
     return found
 
@@ -160,7 +163,8 @@ def document(known: list[Run], compared: list[Compared], more: list[Run] | None 
     pairs = systems(known)
     by_model = {model: [c for c in pairs if c.model == model] for model in dict.fromkeys(c.model for c in pairs)}
     taus = {model: tau(found) for model, found in by_model.items()}
-    units, others = {"measured": "s, or a ratio", "predicted": "s, or a ratio"}, more or []
+    units = {"measured": "s, or a ratio", "predicted": "s, or a ratio"}
+    others = more or []
     return Ranking(units, known, _chips(known), others, _chips(others), taus, pairs, compared)
 
 

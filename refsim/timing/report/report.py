@@ -60,7 +60,8 @@ def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) 
     out.mkdir(parents=True, exist_ok=True)
     bars: dict[str, list[plots.System]] = {}
     for model, size in reported():
-        rows, branches = [], published()[model].branches
+        rows = []
+        branches = published()[model].branches
         for mesh, texts in SYSTEMS.items():
             for text in (text for text in texts if parse_parallel(text, get_mesh(mesh)).cfg <= branches):
                 progress(f"{model} {size} on {mesh}, {text}")
@@ -111,7 +112,8 @@ _HIDING = ("model", "arch", "ring", "tokens/device", "T_gather", "T_sdpa", "sum"
 def _try(model: str, size: str, mesh: MeshSpec, text: str) -> tuple[Estimate, float] | str:
     """Return the estimate and the seconds of its critical path, or why there is none."""
     try:
-        known, parallel = published()[model], parse_parallel(text, mesh)
+        known = published()[model]
+        parallel = parse_parallel(text, mesh)
         reading = read_published(known, known.sizes[size], RunOptions(mesh, parallel, dtype="bf16"), batch=parallel.cfg)
         found = estimates.estimate(model, mesh, parallel, size=size, reading=reading)
     except RefsimError as error:
@@ -162,9 +164,12 @@ def _published(progress: Progress) -> str:
     ]
     rows = []
     for known in figures().values():
-        model, size, on = known.model, known.size, get_mesh(known.mesh)
+        model = known.model
+        size = known.size
+        on = get_mesh(known.mesh)
         progress(f"plan of {model} {size} on {on.name}")
-        e, topology = estimates.as_published(known), known.run.topology.value
+        e = estimates.as_published(known)
+        topology = known.run.topology.value
         every = plans.plan(model, on, size=size, only=plans.Only(topology=topology))
         tt_dit_runs = plans.ranked(plans.only_tt_dit(every))
         ranks = []
@@ -218,7 +223,8 @@ def _scaling(out: Path, progress: Progress) -> None:
     notes: list[str] = []
     rows: list[tuple[object, ...]] = []
     for model, size in chosen.items():
-        points, smallest = lines.setdefault(f"{model} {size}", []), None
+        points = lines.setdefault(f"{model} {size}", [])
+        smallest = None
         for mesh in meshes:
             progress(f"{model} {size} on {mesh.name}")
             found = plans.plan(model, mesh, size=size, only=plans.Only(attention="ring"))
@@ -229,9 +235,11 @@ def _scaling(out: Path, progress: Progress) -> None:
                 rows.append((*label, f"cannot run: {best.reason}"))
                 continue
             e = best.estimate
-            step, ideal = e.seconds / e.steps, e.desired_seconds / e.steps
+            step = e.seconds / e.steps
+            ideal = e.desired_seconds / e.steps
             points.append((mesh.num_devices, step, ideal))
-            efficiency, smallest = points[0][0] * points[0][1] / (mesh.num_devices * step), smallest or best
+            efficiency = points[0][0] * points[0][1] / (mesh.num_devices * step)
+            smallest = smallest or best
             if round(efficiency, 2) > 1:
                 notes.append(
                     f"\n{model} {size}, {efficiency:.0%} on {mesh.num_devices} devices: {above(smallest, best)}"
@@ -253,7 +261,8 @@ def above(smallest: plans.Candidate, best: plans.Candidate) -> str:
     """Say why a system takes fewer device seconds than the smallest one: the classes of operations that became less,
     and what of the smallest one's configuration makes them long.
     """
-    a, b = smallest.estimate, best.estimate
+    a = smallest.estimate
+    b = best.estimate
     before, after = ({k: s * e.mesh.num_devices / e.steps for k, s in e.by_kind.items()} for e in (a, b))
     why: dict[str, list[str]] = {"sdpa": [], "collective": []}
     if a.parallel.sp > 1 and b.parallel.sp == 1:
@@ -269,7 +278,8 @@ def above(smallest: plans.Candidate, best: plans.Candidate) -> str:
     spent = (f"{before[k]:.1f} instead of {after.get(k, 0.0):.1f} on {k}" for k in less)
     reasons = (f" ({', '.join(why[k])})" if why.get(k) else "" for k in less)
     parts = " and ".join(map("".join, zip(spent, reasons, strict=True)))
-    slow, slower = b.timeline.throttling, a.timeline.throttling
+    slow = b.timeline.throttling
+    slower = a.timeline.throttling
     limit = f" The chips' power limit makes its step {slower:.2f} times as long, that of this one {slow:.2f} times."
     return (
         f"a step of the smallest system, {smallest.text}, takes more device seconds: {parts}.{limit * (slower > slow)}"
@@ -278,7 +288,8 @@ def above(smallest: plans.Candidate, best: plans.Candidate) -> str:
 
 def hiding(arch: str, size: int, rows: int, heads: int, width: int, chunks: tuple[int, int]) -> tuple[float, ...]:
     """Return (T_gather, T_sdpa, sum, max, overlapped) in ms of one ring attention with ``rows`` tokens per device."""
-    chip, params = get_chip(arch, galaxy=True), get_params(arch)
+    chip = get_chip(arch, galaxy=True)
+    params = get_params(arch)
     fabric = Fabric(
         chip, size, {"wormhole_b0": 4, "blackhole": 2}[arch], Topology.RING if size > 2 else Topology.LINEAR
     )
@@ -288,7 +299,8 @@ def hiding(arch: str, size: int, rows: int, heads: int, width: int, chunks: tupl
     now = 0.0
     for there in arrivals:
         now = max(now, there) + step
-    gather, computed = arrivals[-1], step * size
+    gather = arrivals[-1]
+    computed = step * size
     return tuple(t / 1e6 for t in (gather, computed, gather + computed, max(gather, computed), now))
 
 
@@ -298,7 +310,8 @@ def _sweeps(out: Path) -> None:
         "One layer, ms, on a Galaxy. *overlapped* is the replay (a step starts when its shard is there); *sum* nothing "
         "hidden, *max* everything.\n",
     ]
-    bars, rows = {}, []
+    bars = {}
+    rows = []
     for name, tokens, heads, width in (
         ("SD3.5-L 1024", 4096, 10, 64),
         ("Wan 480p", 32760, 10, 128),

@@ -62,7 +62,8 @@ def side_by_side(reference: Iterable[Ran], ttnn: Iterable[Ran], gap_ns: float, t
 def _grouped(programs: Iterable[Ran]) -> dict[str, Group]:
     found: dict[str, Group] = defaultdict(dict)
     for ran in programs:
-        group, label = found["matmul" if ran.kind == "conv" else ran.kind], described(ran)
+        group = found["matmul" if ran.kind == "conv" else ran.kind]
+        label = described(ran)
         count, ns = group.get(label, (0, 0.0))
         group[label] = count + ran.count, ns + ran.count * ran.ns
     return found
@@ -78,7 +79,8 @@ def _row(kind: str, reference: Group, ttnn: Group, seconds: float) -> OpClass:
 def _apart(reference: Group, ttnn: Group, seconds: float) -> Iterable[dict[str, Any]]:
     none = (0, 0.0)
     both = {op: (reference.get(op, none), ttnn.get(op, none)) for op in reference | ttnn}
-    left = whole = sum(abs(b - a) for (_, a), (_, b) in both.values())
+    left = sum(abs(b - a) for (_, a), (_, b) in both.values())
+    whole = left
     for op, ((count, a), (ttnn_count, b)) in sorted(both.items(), key=lambda item: -abs(item[1][1][1] - item[1][0][1])):
         if left <= APART * whole:
             return
@@ -92,7 +94,8 @@ def described(ran: Ran) -> str:
 
     A matmul is rows x K x N, its weight given as (N, K); what else there is goes by its largest input, rows x width.
     """
-    known, shapes = op_name(ran.name), [_tiled(shape) for shape in ran.inputs]
+    known = op_name(ran.name)
+    shapes = [_tiled(shape) for shape in ran.inputs]
     if ran.kind == "matmul" and len(shapes) > 1:
         return "x".join(map(str, (math.prod(shapes[0][:-1]), shapes[1][-1], shapes[1][-2])))
     if ran.kind == "sdpa":

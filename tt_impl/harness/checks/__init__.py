@@ -23,5 +23,6 @@ KINDS = {
 }
 """Every kind of finding, and what it means."""
 
-ERROR, NOTE = "error", "note"
+ERROR = "error"
+NOTE = "note"
 """Severities: what goes wrong on devices, and what may."""

@@ -44,7 +44,9 @@ def given_twice(log: EventLog) -> Iterator[Finding]:
 
 def _needed(event: Event, crossing: dict[str, Any], use: TensorUse, size: int) -> tuple[int, str]:
     """Return the bytes that the collective writes into a buffer on each device, if that is known, and what they are."""
-    part, kind, argument = event.inputs[0], crossing["collective"], use.argument.partition("[")[0]
+    part = event.inputs[0]
+    kind = crossing["collective"]
+    argument = use.argument.partition("[")[0]
     if kind == "all_gather" and argument.startswith("persistent_output"):
         if use.dtype == part.dtype and prod(use.shape) >= prod(part.shape) * size:
             return 0, ""  # the whole has less padding than its parts together where these do not fill their tiles
@@ -99,7 +101,8 @@ def stale(log: EventLog) -> Iterator[Finding]:
             numbers = writes.get(use.buffer, [])
             meant = bisect_right(numbers, use.made) - 1
             if use.made >= 0 and 0 <= meant < len(numbers) - 1:
-                first, last = log.events[numbers[meant]], log.events[numbers[-1]]
+                first = log.events[numbers[meant]]
+                last = log.events[numbers[-1]]
                 yield Finding.of(
                     "stale-read", event,
                     f"{event.op} reads as argument {use.argument} the result of {at(first)}, but {at(last)} has since "

@@ -57,7 +57,8 @@ def wires(log: EventLog, links: Links | None) -> Iterator[Finding]:
 def _crossing(event: Event, crossing: dict[str, Any], links: Links) -> Iterator[Finding]:
     if crossing["collective"] in ("point_to_point", "broadcast"):
         return
-    axis, wanted = crossing["axis"], crossing["links"]
+    axis = crossing["axis"]
+    wanted = crossing["links"]
     if axis is None and 1 not in event.mesh:
         return  # in which order a whole 2-D mesh is walked is the operation's business
     members = groups(event.mesh, event.devices, axis)

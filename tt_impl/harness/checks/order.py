@@ -27,8 +27,15 @@ from tt_impl.mock.log.events import Event, EventLog, TensorUse
 
 _TICKS = 16
 """Of the clock, per event: beginning, exchange, transfers, end."""
-_BEGIN, _HEARD, _TELL, _KNOWN, _SEND, _ARRIVED, _END = 1, 3, 4, 6, 8, 12, 14
-_SIGNALS, _DATA = 0, 1
+_BEGIN = 1
+_HEARD = 3
+_TELL = 4
+_KNOWN = 6
+_SEND = 8
+_ARRIVED = 12
+_END = 14
+_SIGNALS = 0
+_DATA = 1
 _NOBODY = -1
 _LOCAL = frozenset({"ring_attention"})
 """Collectives whose results are not written by others, but whose gathered inputs are."""
@@ -110,7 +117,9 @@ class _Model:
 
     def _use(self, rank: int, event: Event | None, begin: int, end: int, writes: bool, **more: Any) -> None:
         number, op = (-1, "allocation") if event is None else (event.number, event.op)
-        buffer, peer, channel = more.get("buffer"), more.get("peer"), more.get("channel", 0)
+        buffer = more.get("buffer")
+        peer = more.get("peer")
+        channel = more.get("channel", 0)
         start = more.get("posted", (number + 1) * _TICKS + begin)
         end += (number + 1) * _TICKS
         self._uses[rank].append(Use(writes, buffer, 0, 1, op, number, "", peer, channel, start, end))
@@ -233,7 +242,8 @@ def _place(use: TensorUse) -> Place:
 
 def _corner(event: Event) -> list[int]:
     """Return two devices of each axis of the event's mesh."""
-    mesh, devices = event.mesh, event.devices
+    mesh = event.mesh
+    devices = event.devices
     if len(mesh) != 2 or len(devices) != mesh[0] * mesh[1]:
         return list(devices[:2])
     return [devices[row * mesh[1] + column] for row in range(min(2, mesh[0])) for column in range(min(2, mesh[1]))]

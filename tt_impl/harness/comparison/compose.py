@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-SAME, SUM = "same", "sum"
+SAME = "same"
+SUM = "sum"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ def wholes(parts: list[torch.Tensor], mesh: tuple[int, ...], wanted: torch.Size)
             before or behind the sequence are found too.
     """
     rows, columns = mesh if len(mesh) == 2 and math.prod(mesh) == len(parts) else (1, len(parts))
-    count, size = math.prod(wanted), parts[0].numel()
+    count = math.prod(wanted)
+    size = parts[0].numel()
     if not size:
         return
     dims = parts[0].dim()

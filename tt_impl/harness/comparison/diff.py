@@ -190,7 +190,8 @@ def pcc(a: list[float], b: list[float]) -> float:
         return 1.0
     if len(a) != len(b) or not a:
         return 0.0
-    mean_a, mean_b = sum(a) / len(a), sum(b) / len(b)
+    mean_a = sum(a) / len(a)
+    mean_b = sum(b) / len(b)
     cross = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
     squares = sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b)
     return cross / math.sqrt(squares) if squares else 0.0
@@ -198,7 +199,8 @@ def pcc(a: list[float], b: list[float]) -> float:
 
 def _collectives(a: dict[str, Any], b: dict[str, Any]) -> Iterator[Difference]:
     """Find the first place where the sequences part, and what was part of another operation and no longer is."""
-    left, right = a["collectives"], b["collectives"]
+    left = a["collectives"]
+    right = b["collectives"]
     kept = min(len(left), len(right))
     place = next((i for i in range(kept) if _crossing(left[i]) != _crossing(right[i])), kept)
     if place < max(len(left), len(right)):
@@ -253,7 +255,8 @@ def _memory(a: dict[str, Any], b: dict[str, Any], tolerance: Tolerance) -> Itera
 
 def _time(a: dict[str, Any], b: dict[str, Any], tolerance: Tolerance) -> Iterator[Difference]:
     """Compare the predicted time, and the share of it that devices are busy: less means that they wait."""
-    before, after = a["cost"], b["cost"]
+    before = a["cost"]
+    after = b["cost"]
     if _beyond(before["ns"], after["ns"], tolerance.time):
         change = f", {after['ns'] / before['ns'] - 1:+.1%}" if before["ns"] else ""
         yield Difference("time", f"predicted {before['ns'] / 1000:.1f} us -> {after['ns'] / 1000:.1f} us{change}.")

@@ -24,11 +24,15 @@ from refsim.base.errors import UserError
 from tt_impl.harness.comparison.compose import wholes
 from tt_impl.harness.comparison.taps import MODULE, Result, layers_of, results_of
 
-IN_LINE, FIRST_WRONG, UNMATCHED, UNSEEN = "ok", "OUT OF LINE", "?", "-"
+IN_LINE = "ok"
+FIRST_WRONG = "OUT OF LINE"
+UNMATCHED = "?"
+UNSEEN = "-"
 _RETURNED = "(returned)"
 """Name of the row of the tensor that the program gives back."""
 _SAMPLE = 4096
-_NOISE, _GROWTH = 0.02, 4.0
+_NOISE = 0.02
+_GROWTH = 4.0
 """A layer that fits nothing was fused if the next one in line has no more error than this, or than so many times the
 worst before: were it wrong, the next one would show it."""
 _LEAST_JUMP = 0.05
@@ -181,12 +185,15 @@ def _append_returned(found: Comparison, wanted: Tensor, returned: Tensor, limits
 
 def fitted(a: Tensor, b: Tensor, how: str = "") -> _Fit:
     """Correlation of ``b`` with ``a``, and |a - b| / |a|; elements that are not numbers make it 0."""
-    a, b = a.double(), b.double()
-    distance, size = (a - b).norm().item(), a.norm().item()
+    a = a.double()
+    b = b.double()
+    distance = (a - b).norm().item()
+    size = a.norm().item()
     error = distance / size if size else (0.0 if not distance else math.inf)
     if not math.isfinite(error):
         return _Fit(0.0, math.inf, how)
-    x, y = a - a.mean(), b - b.mean()
+    x = a - a.mean()
+    y = b - b.mean()
     both = (x.norm() * y.norm()).item()
     return _Fit((x @ y).item() / both if both else float(error == 0.0), error, how)
 
@@ -211,7 +218,10 @@ class _Judge:
     def __init__(
         self, layers: list[tuple[str, Tensor]], results: list[Result], taps: dict[str, str], limits: _Limits
     ) -> None:
-        self.layers, self.results, self.taps, self.limits = layers, results, taps, limits
+        self.layers = layers
+        self.results = results
+        self.taps = taps
+        self.limits = limits
         self._samples: dict[tuple, list[tuple[Tensor, str]]] = {}
         self.fits = [[self._fit(i, j) for j in range(len(results))] for i in range(len(layers))]
 
@@ -243,7 +253,10 @@ class _Judge:
         wanted = self.layers[i][1].float()
         fits = [fitted(wanted.reshape(-1), w.value, w.how) for w in self._wholes(j, wanted.shape)]
         best = min(fits, key=lambda fit: (round(-fit.pcc, 6), fit.error))
-        row.result, row.how, row.pcc, row.error = self.results[j], best.how, best.pcc, best.error
+        row.result = self.results[j]
+        row.how = best.how
+        row.pcc = best.pcc
+        row.error = best.error
         if self.limits.hold(best):
             row.state = IN_LINE
 

@@ -51,7 +51,10 @@ class Ended(Exception):
 
     def __init__(self, how: str, place: str, stack: str, timed_out: bool) -> None:
         super().__init__(f"the process {how} {place or 'before any operation of ttnn'}.")
-        self.how, self.place, self.stack, self.timed_out = how, place, stack, timed_out
+        self.how = how
+        self.place = place
+        self.stack = stack
+        self.timed_out = timed_out
 
     @property
     def op(self) -> str:
@@ -73,7 +76,8 @@ class Child:
     def fork(cls, group: tuple, prepare: Callable[[LastOperation], Run], finish: Callable[[], None]) -> Child:
         """Fork a child that calls ``prepare`` once, its result for every test, and ``finish`` when there is no more."""
         ours, theirs = socket.socketpair()
-        last, stack = LastOperation(), os.memfd_create("refsim-stack")
+        last = LastOperation()
+        stack = os.memfd_create("refsim-stack")
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -113,7 +117,8 @@ class Child:
 
     def _read(self, timeout_s: float | None) -> bytes | None:
         """One line, or what came of it before the end; None when the time is over."""
-        started, received = time.monotonic(), b""
+        started = time.monotonic()
+        received = b""
         while not received.endswith(b"\n"):
             self.line.settimeout(None if timeout_s is None else max(0.01, started + timeout_s - time.monotonic()))
             try:

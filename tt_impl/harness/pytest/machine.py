@@ -42,7 +42,8 @@ def prepare(mesh: str) -> None:
     """
     ttnn_package()
     spec = get_mesh(COLLECTED_ON if mesh == AUTO else mesh)
-    _machine.mesh, _machine.folder = mesh, environment.make_folder()
+    _machine.mesh = mesh
+    _machine.folder = environment.make_folder()
     environment.share_runtime_root(_machine.folder)
     hardware.keep_temporary_files(_machine.folder)
     if mesh == AUTO:

@@ -60,7 +60,9 @@ class Runner:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Take the sample that is asked for."""
         option = config.getoption
-        count, total, seed = option("ttnn_mock_sample"), option("ttnn_mock_cases"), option("ttnn_mock_seed")
+        count = option("ttnn_mock_sample")
+        total = option("ttnn_mock_cases")
+        seed = option("ttnn_mock_seed")
         kept = sample(items, per_function=count, total=total, seed=seed)
         if len(kept) < len(items):
             chosen = {id(item) for item in kept}
@@ -106,7 +108,8 @@ class Runner:
 
     def close(self) -> None:
         """End the child, if there is one."""
-        child, self._child = self._child, None
+        child = self._child
+        self._child = None
         if child is not None:
             child.close()
 
@@ -199,11 +202,14 @@ class Runner:
 
     def _enter(self, item: pytest.Item, last: LastOperation) -> Run:
         """Become the child, in the forked process: nobody but the parent tells anyone of anything."""
-        manager, items = self.config.pluginmanager, item.session.items
+        manager = self.config.pluginmanager
+        items = item.session.items
         for plugin in manager.get_plugins():
             if type(plugin).__name__ in ("WorkerInteractor", "TerminalReporter", "LogXML", "Summary"):
                 manager.unregister(plugin)
-        self.here, self.last, self._child = True, last, None
+        self.here = True
+        self.last = last
+        self._child = None
         machine.enter(self.mesh_for(item))
         manager.register(_Terminal(), "terminalreporter")
         child = _InChild(self)
@@ -276,8 +282,10 @@ class _InChild:
         self.warnings: list[dict[str, Any]] = []
 
     def run(self, index: int, following: int | None) -> dict[str, Any]:
-        config, items = self.runner.config, self.runner._items
-        self.reports, self.warnings = [], []
+        config = self.runner.config
+        items = self.runner._items
+        self.reports = []
+        self.warnings = []
         nextitem = None if following is None else items[following]
         config.hook.pytest_runtest_protocol(item=items[index], nextitem=nextitem)
         dump = config.hook.pytest_report_to_serializable

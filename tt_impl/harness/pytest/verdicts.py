@@ -13,11 +13,25 @@ from typing import Any
 
 from refsim.files.keys import Document
 
-OWN, FALLBACK, NO_DEVICE = "own", "fallback", "no-device"
-ASSERTION, UNSEEN, OPTION, RULE, SHADOW, CAUGHT = "assertion", "unseen", "option", "rule", "shadow", "caught"
+OWN = "own"
+FALLBACK = "fallback"
+NO_DEVICE = "no-device"
+ASSERTION = "assertion"
+UNSEEN = "unseen"
+OPTION = "option"
+RULE = "rule"
+SHADOW = "shadow"
+CAUGHT = "caught"
 FINDING = "finding"
-REFUSED, CRASH, TIMEOUT, VERSION, ENVIRONMENT, ERROR = "refused", "crash", "timeout", "version", "environment", "error"
-SKIPPED, EXPECTED, NOT_RUN = "skipped", "expected", "not-run"
+REFUSED = "refused"
+CRASH = "crash"
+TIMEOUT = "timeout"
+VERSION = "version"
+ENVIRONMENT = "environment"
+ERROR = "error"
+SKIPPED = "skipped"
+EXPECTED = "expected"
+NOT_RUN = "not-run"
 
 CATEGORIES = {
     OWN: "passed on rules of the mock",
@@ -117,7 +131,8 @@ def failed(error: BaseException) -> tuple[str, str, str]:
 
 
 def _by_text(error: BaseException) -> str:
-    name, text = type(error).__name__, str(error)
+    name = type(error).__name__
+    text = str(error)
     if "TT_FATAL" in text or "TT_THROW" in text or "TT_ASSERT" in text:
         return REFUSED
     if isinstance(error, AssertionError):
@@ -169,7 +184,8 @@ def combined(id: str, phases: list[dict[str, Any]]) -> Verdict:
         setattr(verdict, name, last.get(name) or decisive.get(name) or getattr(verdict, name))
     for name in ("op", "missing", "message", "where"):
         setattr(verdict, name, decisive.get(name, ""))
-    verdict.report, verdict.unreported = last.get("report", ""), last.get("unreported", "")
+    verdict.report = last.get("report", "")
+    verdict.unreported = last.get("unreported", "")
     return verdict
 
 

@@ -113,7 +113,8 @@ def summary(session: Session, predictions: list[Prediction]) -> dict[str, Any]:
     ``by_kind``: ns by class, of all launches; ``unpriced``: device operations without a price, why, how often.
     ``by_class_only``: priced operations that no measurement was at hand for.
     """
-    events, meshes = session.log.events, session.meter.meshes
+    events = session.log.events
+    meshes = session.meter.meshes
     plans = {bound: schedule(events, predictions, meshes, bound) for bound in ("ns", "low_ns", "high_ns")}
     by_kind: dict[str, float] = defaultdict(float)
     for p in predictions:

@@ -82,7 +82,8 @@ def _memory(report: dict[str, Any]) -> list[str]:
 
 
 def _memory_row(kind: str, found: dict[str, Any]) -> tuple:
-    peak, holes = found["peak"], found["fragmentation"]
+    peak = found["peak"]
+    holes = found["fragmentation"]
     highest = _kib(peak["bytes_per_bank"]), found["banks"], f"{peak['bytes'] / _MIB:.2f}"
     left = _kib(found["end_bytes_per_bank"]), f"{holes['share']:.1%}", _kib(holes["smallest_largest_free_per_bank"])
     return kind, *highest, f"`{peak['op']}`", peak["where"], *left

@@ -86,12 +86,15 @@ def _mesh(meter: Meter, mesh: int, about: dict[str, Any], top: int) -> dict[str,
 
 
 def _peak(meter: Meter, mesh: int, memory: str, banks: int, top: int) -> dict[str, Any]:
-    level, highest, place = 0, 0, -1
+    level = 0
+    highest = 0
+    place = -1
     for i, (sign, _, allocation) in enumerate(meter.history):
         if allocation.place[:2] == (mesh, memory):
             level += sign * allocation.bytes
             if level > highest:
-                highest, place = level, i
+                highest = level
+                place = i
     if place < 0:
         return {"bytes_per_bank": 0, "bytes": 0, "event": None, "op": "", "where": "", "live": []}
     _, event, last = meter.history[place]
@@ -142,7 +145,8 @@ def _with_programs(meter: Meter, mesh: int, peak: dict[str, Any]) -> dict[str, A
     No less than the peak of the tensors alone, also where ttnn would not tell a program's circular buffers.
     """
     place_of_peak = {name: peak[name] for name in ("event", "op", "where")}
-    highest, level = {"bytes": peak["bytes_per_bank"], "cb_bytes": 0} | place_of_peak, 0
+    highest = {"bytes": peak["bytes_per_bank"], "cb_bytes": 0} | place_of_peak
+    level = 0
     changes: dict[int, list[int]] = {after.event: [] for after in meter.levels if after.mesh == mesh}
     seen = set(changes)
     for sign, event, allocation in meter.history:

@@ -15,7 +15,8 @@ from tt_impl.harness.reports.prediction import Prediction
 from tt_impl.harness.watch.meter import Meter
 from tt_impl.trace.graph import Operand
 
-_INPUTS, _OUTPUTS = 8, 3
+_INPUTS = 8
+_OUTPUTS = 3
 _TENSOR = (*(f"{axis}_PAD[LOGICAL]" for axis in "WZYX"), "LAYOUT", "DATATYPE", "MEMORY")
 COLUMNS = (
     *("OP CODE", "OP TYPE", "GLOBAL CALL COUNT", "DEVICE ID", "DEVICE ARCH", "ATTRIBUTES", "MATH FIDELITY"),

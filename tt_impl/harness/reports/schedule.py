@@ -51,11 +51,13 @@ def schedule(
     """
     found = Schedule()
     free: dict[int, float] = defaultdict(float)
-    host, place = 0.0, 0
+    host = 0.0
+    place = 0
     for event in events:
         while place < len(predictions) and predictions[place].launch.event <= event.number:
             p = predictions[place]
-            about, took = meshes[p.launch.mesh], getattr(p, bound)
+            about = meshes[p.launch.mesh]
+            took = getattr(p, bound)
             start = max(host, *(free[device] for device in about["devices"]))
             found.starts.append(start)
             found.ns = max(found.ns, start + took)

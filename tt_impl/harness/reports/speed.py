@@ -37,7 +37,8 @@ def operations(device: Any) -> dict[str, Operation]:
 
     found: dict[str, Operation] = {}
     for kind, dims in (("cut", (2, 3)), ("replicated", None)):
-        a, b = put(dims), put(dims)
+        a = put(dims)
+        b = put(dims)
         part = ttnn.get_device_tensors(a)[0]
         calls: dict[str, Operation] = {
             "add": lambda a=a, b=b: ttnn.add(a, b),
@@ -93,7 +94,8 @@ def measure(mesh: str, rounds: int) -> list[ValueCost]:
 
 
 def _record(name: str, call: Operation, rounds: int, uncaught: Callable[[], Any]) -> ValueCost:
-    with_values, without = [], []
+    with_values = []
+    without = []
     milliseconds(call)  # builds the program
     for _ in range(rounds):
         with_values.append(milliseconds(call))

@@ -50,7 +50,8 @@ def _program(found: TraceEvents, p: Prediction, device: int, start: float) -> No
 
 def _starts(meter: Meter, spans: Spans) -> dict[int, float]:
     """By call, when it begins; one that puts nothing on a device begins where the one before it ends."""
-    found, last = {}, 0.0
+    found = {}
+    last = 0.0
     for number, _, _ in meter.calls:
         start, end = spans.get(number, (last, last))
         found.setdefault(number, start)

@@ -81,7 +81,8 @@ def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[tuple]) -
 
 
 def _fill(connection: sqlite3.Connection, session: Session) -> None:
-    events, meter = session.log.events, session.meter
+    events = session.log.events
+    meter = session.meter
     first = {mesh: about["devices"][0] for mesh, about in meter.meshes.items()}
     _insert(connection, "devices", [(first[m], *(a["info"][n] for n in _DEVICE)) for m, a in meter.meshes.items()])
     _insert(connection, "report_metadata", [("source", "refsim, on a mock mesh: memory is real, nothing was run")])
@@ -112,7 +113,8 @@ def _tensor(use: TensorUse) -> tuple[Any, ...]:
         f"MemoryConfig(memory_layout=TensorMemoryLayout::{layout},buffer_type=BufferType::{use.memory},"
         "shard_spec=std::nullopt)"
     )
-    shape, device = f"Shape({list(use.shape)})", use.devices[0] if use.devices else None
+    shape = f"Shape({list(use.shape)})"
+    device = use.devices[0] if use.devices else None
     kinds = f"DataType.{use.dtype}", f"Layout.{use.layout}"
     return use.tensor, shape, *kinds, config, device, use.address, _NUMBERS[use.memory]
 

@@ -81,7 +81,8 @@ def file_name(name: str) -> str:
 def _stem(folder: Path, name: str) -> str:
     """Return :func:`file_name`, with a digest of ``name`` where another one's report has that name already."""
     stem = file_name(name)
-    path, begin = folder / f"{stem}.json", json.dumps({"schema": SCHEMA, "name": name}).removesuffix("}")
+    path = folder / f"{stem}.json"
+    begin = json.dumps({"schema": SCHEMA, "name": name}).removesuffix("}")
     if not path.exists():
         return stem
     with path.open(encoding="utf-8") as file:

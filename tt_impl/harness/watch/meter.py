@@ -133,7 +133,9 @@ class Meter:
         if not meshes:
             return call.proceed()
         event = self._log.events[-1]
-        number, op, where = event.number, event.op, event.where
+        number = event.number
+        op = event.op
+        where = event.where
         for mesh in meshes:
             self._agree(mesh, number, where)
         self.finish()
@@ -248,7 +250,8 @@ def _meshes_of(call: Invocation) -> list[ttnn.MeshDevice]:
 
 
 def _described(mesh: ttnn.MeshDevice) -> dict[str, Any]:
-    grid, view = mesh.compute_with_storage_grid_size(), ttnn.get_memory_view(mesh, ttnn.BufferType.DRAM)
+    grid = mesh.compute_with_storage_grid_size()
+    view = ttnn.get_memory_view(mesh, ttnn.BufferType.DRAM)
     info = ttnn._ttnn.reports.get_device_info(mesh)
     return {
         "devices": [int(i) for i in mesh.get_device_ids()],

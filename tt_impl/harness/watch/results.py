@@ -28,7 +28,8 @@ class Results:
 
     def __init__(self, shadow: Shadow, log: EventLog) -> None:
         self.of: dict[int, list[dict[str, Any] | None]] = {}
-        self._shadow, self._log = shadow, log
+        self._shadow = shadow
+        self._log = log
 
     def __call__(self, call: Invocation) -> Any:
         event = self._log.events[-1].number

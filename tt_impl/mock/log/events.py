@@ -202,7 +202,9 @@ class EventLog:
         key = tensor.tensor_id, tensor.buffer_unique_id()
         known = self._uses.get(key)
         if known is None:
-            known = self._uses[key] = self._last[key[0]] = _described(tensor, *key)
+            known = _described(tensor, *key)
+            self._uses[key] = known
+            self._last[key[0]] = known
         use = _as(argument, known)
         made, event = self._made.get(id(tensor), (-1, -1))
         use.made = event if made == tensor.tensor_id else -1  # another object may live where one was

@@ -152,7 +152,8 @@ def flash_multi_latent_attention_decode(
     **rest: Any,
 ) -> Tensor:
     """Decode with latent attention, from blocks by a page table: V is the first columns of K, unless it is given."""
-    k, v = input_tensor_k, latent_values(input_tensor_k, head_dim_v if input_tensor_v is None else input_tensor_v)
+    k = input_tensor_k
+    v = latent_values(input_tensor_k, head_dim_v if input_tensor_v is None else input_tensor_v)
     if page_table_tensor is not None:
         k, v = (unpaged(cache, page_table_tensor, input_tensor_q.shape[1]) for cache in (k, v))
     return scaled_dot_product_attention_decode(input_tensor_q, k, v, **rest)

@@ -31,7 +31,8 @@ def _split_qkv(
     kv_heads = heads if kv_heads is None else kv_heads
     if kv_heads == 0:
         q = split_heads(qkv, heads)
-        k = v = q[:, :0]
+        k = q[:, :0]
+        v = k
         return [q, k.mT if transposed else k, v]
     if kv is None:
         size = qkv.shape[-1] // (heads + (1 if tied else 2) * kv_heads)

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-NAN, INFINITY = "NaN", "infinity"
+NAN = "NaN"
+INFINITY = "infinity"
 
 _BITS = 0x7FC006F5
 UNWRITTEN: float = struct.unpack("d", struct.pack("Q", 0x7FF8_00DE_A000_0000))[0]

@@ -184,7 +184,8 @@ class ProgramValues:
 
     def take_not_finite(self) -> tuple[str, ...]:
         """Return what has been noted since this was asked for."""
-        noted, self._not_finite = self._not_finite, set()
+        noted = self._not_finite
+        self._not_finite = set()
         return tuple(sorted(noted))
 
     def emulate(self, tensor: ttnn.Tensor, values: Sequence[torch.Tensor], writer: str) -> ttnn.Tensor:

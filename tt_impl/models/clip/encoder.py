@@ -42,8 +42,11 @@ class CLIPBlock:
     """``encoder.layers.{index}``, called ``name``; (B, 1, L, D), whole with padded lanes, in and out."""
 
     def __init__(self, weights: Weights, ctx: Context, config: CLIPTextConfig, name: str) -> None:
-        self._ctx, self._act, self._features = ctx, config.hidden_act, config.hidden_size
-        d, wide = config.hidden_size, config.intermediate_size
+        self._ctx = ctx
+        self._act = config.hidden_act
+        self._features = config.hidden_size
+        d = config.hidden_size
+        wide = config.intermediate_size
         norm = {"features": d, "eps": config.layer_norm_eps}
         self._norm1, self._norm2 = (LayerNorm(ctx, **norm, affine=(weights, f"{name}.layer_norm{i}")) for i in (1, 2))
         sizes = AttentionSizes(d, config.num_attention_heads, d // config.num_attention_heads)
@@ -73,10 +76,12 @@ class CLIPTextEncoder:
     """Built on one submesh from a transformers folder's weights; every key must be consumed."""
 
     def __init__(self, weights: Weights, ctx: Context, config: CLIPTextConfig) -> None:
-        self._ctx, self._config = ctx, config
+        self._ctx = ctx
+        self._config = config
         # an encoder alone is saved with this prefix by transformers 4 and without it by 5
         prefix = "text_model." if config.projected or f"text_model.{_FINAL_NORM}.weight" in weights.names else ""
-        d, embeddings = config.hidden_size, f"{prefix}embeddings"
+        d = config.hidden_size
+        embeddings = f"{prefix}embeddings"
         tokens = f"{embeddings}.token_embedding"
         self._embed = TokenEmbedding(weights, ctx, tokens, vocab_size=config.vocab_size, features=d)
         self._table = weights.take(f"{embeddings}.position_embedding.weight", (config.max_position_embeddings, d))
@@ -101,9 +106,11 @@ class CLIPTextEncoder:
         """
         d = self._config.hidden_size
         embedded = ttnn.add(self._embed(input_ids), self._positions(input_ids.shape[1]))
-        sequence = x = pad_lanes(embedded, padded_features(d, self._ctx.tp))
+        sequence = pad_lanes(embedded, padded_features(d, self._ctx.tp))
+        x = sequence
         for block in self._blocks:
-            sequence, x = x, block(x)
+            sequence = x
+            x = block(x)
         rows = self._norm(self._end_rows(x, input_ids))
         return _real(sequence, d), rows if self._projection is None else self._projection(rows)
 

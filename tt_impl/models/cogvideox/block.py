@@ -38,7 +38,8 @@ class _Attention:
     """``attn1``; both streams cut over tp and sp, in and out; the weights are the same for both."""
 
     def __init__(self, weights: Weights, ctx: Context, prefix: str, config: CogVideoXConfig) -> None:
-        self._ctx, e = ctx, config.attention_head_dim
+        self._ctx = ctx
+        e = config.attention_head_dim
         sizes = AttentionSizes(config.features, config.num_attention_heads, e)
         names = tuple(f"{prefix}.to_{n}" for n in "qkv")
         self._qkv = ColParallelQKV(weights, ctx, names, sizes, bias=config.attention_bias)
@@ -50,9 +51,11 @@ class _Attention:
     def project(self, x: ttnn.Tensor, rotary: PairTables | None) -> QKV:
         """q, k, v of a stream (B, 1, rows, local D), gathered on the way; ``rotary`` turns q and k of the video."""
         q, k, v = self._qkv.of_shards(x)
-        q, k = self._norm_q(q), self._norm_k(k)
+        q = self._norm_q(q)
+        k = self._norm_k(k)
         if rotary is not None:
-            q, k = rotate_pairs(q, rotary), rotate_pairs(k, rotary)
+            q = rotate_pairs(q, rotary)
+            k = rotate_pairs(k, rotary)
         return q, k, v
 
     def attend(
@@ -68,14 +71,16 @@ class CogVideoXBlock:
 
     def __init__(self, weights: Weights, ctx: Context, config: CogVideoXConfig, index: int) -> None:
         self._ctx = ctx
-        d, prefix = config.features, f"transformer_blocks.{index}"
+        d = config.features
+        prefix = f"transformer_blocks.{index}"
 
         def zero(name: str) -> tuple[DistributedLayerNorm, Modulation]:
             norm = DistributedLayerNorm(ctx, features=d, eps=config.norm_eps, affine=(weights, f"{prefix}.{name}.norm"))
             wide = {"features": d, "in_features": config.time_embed_dim, "chunks": 6, "scales": (1, 4)}
             return norm, Modulation(weights, ctx, f"{prefix}.{name}.linear", **wide)
 
-        (self._norm1, self._mod1), (self._norm2, self._mod2) = zero("norm1"), zero("norm2")
+        (self._norm1, self._mod1) = zero("norm1")
+        (self._norm2, self._mod2) = zero("norm2")
         self._attn = _Attention(weights, ctx, f"{prefix}.attn1", config)
         self._ff = ParallelFeedForward(weights, ctx, f"{prefix}.ff", features=d, hidden=4 * d)
 

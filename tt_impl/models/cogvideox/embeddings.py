@@ -31,8 +31,10 @@ class VideoPatches:
     """The convolution over patches as a column-parallel linear on every device's tokens, and back."""
 
     def __init__(self, weights: Weights, ctx: Context, config: CogVideoXConfig) -> None:
-        self._ctx, self._config = ctx, config
-        c, p = config.in_channels, config.patch_size
+        self._ctx = ctx
+        self._config = config
+        c = config.in_channels
+        p = config.patch_size
         self._deep = config.patch_size_t or 1
         self._proj = ColParallelLinear(
             weights,
@@ -44,7 +46,8 @@ class VideoPatches:
 
     def grid(self, size: tuple[int, ...]) -> Grid:
         """Patches (deep, high, wide) of a latent (frames, channels, height, width)."""
-        (frames, _, height, width), p = size, self._config.patch_size
+        frames, _, height, width = size
+        p = self._config.patch_size
         if height % p or width % p or frames % self._deep:
             raise UserError(
                 f"a latent of {frames} frames of {height}x{width} does not divide into patches of "
@@ -54,7 +57,8 @@ class VideoPatches:
 
     def __call__(self, latent_BFCHW: torch.Tensor) -> ttnn.Tensor:
         """Latent on the host -> (B, 1, local N, local D), positions of 2b added."""
-        (t, h, w), p = self.grid(tuple(latent_BFCHW.shape[1:])), self._config.patch_size
+        t, h, w = self.grid(tuple(latent_BFCHW.shape[1:]))
+        p = self._config.patch_size
         x = latent_BFCHW.unflatten(4, (w, p)).unflatten(3, (h, p)).unflatten(1, (t, self._deep))
         patches_BNP = x.permute(0, 1, 4, 6, 3, 2, 5, 7).flatten(4).flatten(1, 3)  # (B, t h w, C deep p p)
         embedded = self._proj(put_tokens(self._ctx, patches_BNP))
@@ -64,7 +68,8 @@ class VideoPatches:
 
     def _table(self, grid: Grid) -> torch.Tensor:
         """Positions (N, D), zero in lanes of padding."""
-        config, d = self._config, self._config.features
+        config = self._config
+        d = self._config.features
         t, y, x = token_positions(grid, (0, math.prod(grid)))
         scaled = (
             t / config.temporal_interpolation_scale,
@@ -95,7 +100,8 @@ def rotary_tables(ctx: Context, config: CogVideoXConfig, grid: Grid) -> PairTabl
     t, y, x = token_positions(grid, (0, tokens))
     if config.patch_size_t is None:
         rows, columns = _stretched(grid[1:], (config.sample_height, config.sample_width), config.patch_size)
-        y, x = rows[y], columns[x]
+        y = rows[y]
+        x = columns[x]
     e = config.attention_head_dim
     angles = rotary_angles((t, y, x), (e // 4, 3 * e // 8, 3 * e // 8))
     return pair_rotary(ctx, pad_to(angles, padded_tokens(tokens, ctx.sp), e // 2), split=True)
@@ -103,7 +109,9 @@ def rotary_tables(ctx: Context, config: CogVideoXConfig, grid: Grid) -> PairTabl
 
 def _stretched(grid: tuple[int, int], sample: tuple[int, int], patch: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Positions of rows and columns: the grid resized to fit the trained one, shape kept, and centred."""
-    (h, w), (th, tw) = grid, (sample[0] // patch, sample[1] // patch)
+    h, w = grid
+    th = sample[0] // patch
+    tw = sample[1] // patch
     size = (th, round(th / h * w)) if h / w > th / tw else (round(tw / w * h), tw)
     found = []
     for n, whole, part in zip(grid, (th, tw), size, strict=True):
@@ -116,7 +124,8 @@ class TimeEmbedding:
     """The time step, or ``ofs``, through two linears, replicated on every device; the sinusoid is made on the host."""
 
     def __init__(self, weights: Weights, ctx: Context, config: CogVideoXConfig, ofs: bool = False) -> None:
-        self._ctx, wide = ctx, config.time_embed_dim
+        self._ctx = ctx
+        wide = config.time_embed_dim
         name, self._features = ("ofs_embedding", wide) if ofs else ("time_embedding", config.features)
         self._linears = TwoLinears(weights, ctx, name, in_features=self._features, features=wide)
 

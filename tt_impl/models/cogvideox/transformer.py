@@ -24,7 +24,8 @@ class CogVideoXTransformer:
     """Built on one submesh from a checkpoint's weights; every key must be consumed."""
 
     def __init__(self, weights: Weights, ctx: Context, config: CogVideoXConfig) -> None:
-        self._ctx, self._config = ctx, config
+        self._ctx = ctx
+        self._config = config
         d = config.features
         self._patches = VideoPatches(weights, ctx, config)
         self._text = ColParallelLinear(
@@ -51,7 +52,8 @@ class CogVideoXTransformer:
         ofs: torch.Tensor | None = None,
     ) -> ttnn.Tensor:
         """Host inputs of the diffusers forward -> (B, 1, local N, C * deep * p * p), cut over sp, on the device."""
-        ctx, grid = self._ctx, self._patches.grid(tuple(hidden_states.shape[1:]))
+        ctx = self._ctx
+        grid = self._patches.grid(tuple(hidden_states.shape[1:]))
         tokens = {"logical_n": math.prod(grid), "logical_l": split_length(ctx, encoder_hidden_states.shape[1])}
         rotary = rotary_tables(ctx, self._config, grid)
         time = self._time(timestep)

@@ -28,7 +28,9 @@ class DFlashAttention:
 
     def __init__(self, weights: Weights, ctx: Context, prefix: str, config: DFlashConfig) -> None:
         self._ctx = ctx
-        d, e, heads = config.hidden_size, config.head_dim, config.num_attention_heads
+        d = config.hidden_size
+        e = config.head_dim
+        heads = config.num_attention_heads
         sizes = {"features": d, "heads": heads, "kv_heads": config.num_key_value_heads, "head_dim": e}
         self._qkv = GroupedQKV(weights, ctx, prefix, **sizes, tp=1)
         norm = {"features": e, "eps": config.rms_norm_eps}
@@ -41,7 +43,8 @@ class DFlashAttention:
         """Normed noise (1, 1, N, D) and context (1, 1, C, D); ``rotary`` is of the noise and of the context."""
         q, k, v = self._qkv(noise_BND)
         of_noise, of_context = rotary
-        q, k = rotate_halves(self._q_norm(q), *of_noise), rotate_halves(self._k_norm(k), *of_noise)
+        q = rotate_halves(self._q_norm(q), *of_noise)
+        k = rotate_halves(self._k_norm(k), *of_noise)
         k_context, v_context = self._qkv.keys_values(context_BCD)
         rows = cache.append(rotate_halves(self._k_norm(k_context), *of_context), v_context)
         k, v = (

@@ -32,7 +32,8 @@ class DFlashDecoderLayer:
     """``layers.{index}``; (1, 1, N, D) in and out."""
 
     def __init__(self, weights: Weights, ctx: Context, prefix: str, config: DFlashConfig) -> None:
-        d, wide = config.hidden_size, config.intermediate_size
+        d = config.hidden_size
+        wide = config.intermediate_size
         norm = {"features": d, "eps": config.rms_norm_eps}
         self._norm1 = RMSNorm(weights, ctx, f"{prefix}.input_layernorm", **norm)
         self._norm2 = RMSNorm(weights, ctx, f"{prefix}.post_attention_layernorm", **norm)
@@ -54,8 +55,10 @@ class DFlashDraftModel:
     """Built from the drafter's folder; every key must be consumed. Embedding and head are the target's."""
 
     def __init__(self, weights: Weights, ctx: Context, config: DFlashConfig) -> None:
-        self._ctx, self.config = ctx, config
-        d, parts = config.hidden_size, len(config.target_layer_ids)
+        self._ctx = ctx
+        self.config = config
+        d = config.hidden_size
+        parts = len(config.target_layer_ids)
         fc = weights.take("fc.weight", (d, parts * d))
         self._fc = [ctx.put(part.t()[None, None]) for part in fc.split(d, 1)]
         norm = {"features": d, "eps": config.rms_norm_eps}
@@ -88,7 +91,8 @@ class DFlashDraftModel:
         of_noise, of_context = (
             text_rotary(self._ctx, span, self.config.head_dim, self.config.rope_theta) for span in spans
         )
-        context, x = self.context(kept), noise_BND
+        context = self.context(kept)
+        x = noise_BND
         for layer, own in zip(self._layers, cache, strict=True):
             x = layer(x, context, (of_noise, of_context), own)
         return self._norm(x)

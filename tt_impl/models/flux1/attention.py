@@ -28,7 +28,8 @@ class AttentionAndMLPOut:
 
     def __init__(self, weights: Weights, ctx: Context, name: str, config: FluxConfig) -> None:
         self._ctx = ctx
-        d, mlp = config.features, config.mlp_features
+        d = config.features
+        mlp = config.mlp_features
         padded = padded_features(d, ctx.tp)
         whole = weights.take(f"{name}.weight", (d, d + mlp))
         sizes = (attention_sizes(config).padded(ctx), padded_features(mlp, ctx.tp))

@@ -39,7 +39,8 @@ class DoubleBlock:
 
     def __init__(self, weights: Weights, ctx: Context, config: FluxConfig, index: int) -> None:
         self._ctx = ctx
-        d, prefix = config.features, f"transformer_blocks.{index}"
+        d = config.features
+        prefix = f"transformer_blocks.{index}"
         self._norm = DistributedLayerNorm(ctx, features=d, eps=_EPS)
         self._mod = Modulation(weights, ctx, f"{prefix}.norm1.linear", features=d, chunks=6, scales=(1, 4))
         self._mod_prompt = Modulation(
@@ -76,7 +77,8 @@ class SingleBlock:
 
     def __init__(self, weights: Weights, ctx: Context, config: FluxConfig, index: int) -> None:
         self._ctx = ctx
-        d, prefix = config.features, f"single_transformer_blocks.{index}"
+        d = config.features
+        prefix = f"single_transformer_blocks.{index}"
         self._norm = DistributedLayerNorm(ctx, features=d, eps=_EPS)
         self._mod = Modulation(weights, ctx, f"{prefix}.norm.linear", features=d, chunks=3, scales=(1,))
         self._qkv = StreamQKV(weights, ctx, f"{prefix}.attn", attention_sizes(config))
@@ -94,7 +96,8 @@ class SingleBlock:
         normed, normed_p = (
             gather_features(self._ctx, self._norm.modulated(x, (shift, scale))[0]) for x in (spatial, prompt)
         )
-        qkv, prompt_qkv = self._qkv(normed, sequences.rotary), self._qkv(normed_p, sequences.prompt_rotary)
+        qkv = self._qkv(normed, sequences.rotary)
+        prompt_qkv = self._qkv(normed_p, sequences.prompt_rotary)
         attn, attn_p = joint_attention(self._ctx, qkv, prompt_qkv, **sequences.lengths)
         spatial = self._out(attn, self._mlp(normed, "gelu_tanh"), Residual(spatial, gate))
         return spatial, self._out(attn_p, self._mlp(normed_p, "gelu_tanh"), Residual(prompt, gate))

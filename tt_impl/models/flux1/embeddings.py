@@ -67,8 +67,10 @@ class Conditioning:
     """``time_text_embed``: time step, pooled text and, where the model has it, guidance, summed; on every device."""
 
     def __init__(self, weights: Weights, ctx: Context, config: FluxConfig) -> None:
-        self._ctx, self._guidance = ctx, None
-        name, d = "time_text_embed", config.features
+        self._ctx = ctx
+        self._guidance = None
+        name = "time_text_embed"
+        d = config.features
         pooled = config.pooled_projection_dim
         self._time_text = TimeTextEmbedding(weights, ctx, name, features=d, pooled_features=pooled)
         if config.guidance_embeds:

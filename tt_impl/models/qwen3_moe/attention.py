@@ -23,7 +23,9 @@ class Qwen3MoeAttention:
 
     def __init__(self, weights: Weights, ctx: Context, prefix: str, config: Qwen3MoeConfig) -> None:
         self._ctx = ctx
-        d, e, heads = config.hidden_size, config.head_dim, config.num_attention_heads
+        d = config.hidden_size
+        e = config.head_dim
+        heads = config.num_attention_heads
         sizes = {"features": d, "heads": heads, "kv_heads": config.num_key_value_heads, "head_dim": e}
         self._qkv = GroupedQKV(weights, ctx, prefix, **sizes, tp=ctx.tp)
         norm = {"features": e, "eps": config.rms_norm_eps}
@@ -36,5 +38,6 @@ class Qwen3MoeAttention:
         self, x: ttnn.Tensor, rotary: Tables, cache: KVCache | PagedKVCache, *, mask: ttnn.Tensor | None
     ) -> ttnn.Tensor:
         q, k, v = self._qkv(x)
-        q, k = rotate_halves(self._q_norm(q), *rotary), rotate_halves(self._k_norm(k), *rotary)
+        q = rotate_halves(self._q_norm(q), *rotary)
+        k = rotate_halves(self._k_norm(k), *rotary)
         return self._out(cache.attend(self._ctx, q, k, v, mask=mask))

@@ -66,10 +66,13 @@ class Qwen3MoeForCausalLM:
     """Built from a transformers folder's weights; every key must be consumed."""
 
     def __init__(self, weights: Weights, ctx: Context, config: Qwen3MoeConfig) -> None:
-        d, vocab_size, table = config.hidden_size, config.vocab_size, "model.embed_tokens"
+        d = config.hidden_size
+        vocab_size = config.vocab_size
+        table = "model.embed_tokens"
         if d % (TILE * ctx.tp):
             raise UserError(f"tp{ctx.tp} needs a hidden size that is a multiple of {TILE * ctx.tp}, not {d}.")
-        self.ctx, self.config = ctx, config
+        self.ctx = ctx
+        self.config = config
         self.embed = TokenEmbedding(weights, ctx, table, vocab_size=vocab_size, features=d)
         self._layers = [
             Qwen3MoeDecoderLayer(weights, ctx, f"model.layers.{i}", config) for i in range(config.num_hidden_layers)
@@ -99,10 +102,12 @@ class Qwen3MoeForCausalLM:
         Args:
             keep: numbers of the layers whose output is wanted.
         """
-        first, rows = cache[0].length, ids_BN.shape[1]
+        first = cache[0].length
+        rows = ids_BN.shape[1]
         rotary = text_rotary(self.ctx, torch.arange(first, first + rows), self.config.head_dim, self.config.rope_theta)
         mask = causal_mask(self.ctx, rows, first + rows)
-        x, kept = self.embed(ids_BN), {}
+        x = self.embed(ids_BN)
+        kept = {}
         for index, (layer, own) in enumerate(zip(self._layers, cache, strict=True)):
             x = layer(x, rotary, own, mask=mask)
             kept[index] = x

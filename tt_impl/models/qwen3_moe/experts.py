@@ -27,8 +27,11 @@ class Qwen3MoeSparseMoeBlock:
     """``model.layers.{index}.mlp``; (1, 1, N, D), whole in, cut over tp out."""
 
     def __init__(self, weights: Weights, ctx: Context, prefix: str, config: Qwen3MoeConfig) -> None:
-        self._ctx, self._config = ctx, config
-        d, hidden, experts = config.hidden_size, config.moe_intermediate_size, config.num_experts
+        self._ctx = ctx
+        self._config = config
+        d = config.hidden_size
+        hidden = config.moe_intermediate_size
+        experts = config.num_experts
         local = padded_features(hidden, ctx.tp) // ctx.tp
         self._router = ctx.put(weights.take(f"{prefix}.gate.weight", (experts, d)).t()[None, None])
 
@@ -41,7 +44,8 @@ class Qwen3MoeSparseMoeBlock:
             dealt = stacked.unflatten(1, (ctx.tp, local)).transpose(0, 1).flatten(0, 2)
             return ctx.put(dealt.t()[None, None], tp_dim=3)
 
-        self._gate, self._up = columns("gate"), columns("up")
+        self._gate = columns("gate")
+        self._up = columns("up")
         down = torch.stack([pad_to(w, d, local * ctx.tp) for w in whole("down", (d, hidden))])
         rows = down.unflatten(2, (ctx.tp, local)).permute(2, 0, 3, 1).flatten(0, 2)
         self._down = ctx.put(rows[None, None], tp_dim=2)
@@ -49,7 +53,8 @@ class Qwen3MoeSparseMoeBlock:
 
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
         config = {"compute_kernel_config": self._ctx.linear_config}
-        gate, up = ttnn.linear(x, self._gate, **config), ttnn.linear(x, self._up, **config)
+        gate = ttnn.linear(x, self._gate, **config)
+        up = ttnn.linear(x, self._up, **config)
         hidden = ttnn.multiply(gate, up, input_tensor_a_activations=[ttnn.UnaryOpType.SILU])
         weight = ttnn.linear(self.route(x), self._spread, **config)
         partial = ttnn.linear(ttnn.multiply(hidden, weight), self._down, **config)

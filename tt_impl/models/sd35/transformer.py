@@ -22,8 +22,10 @@ class SD35Transformer:
     """Built on one submesh from a checkpoint's weights; every key must be consumed."""
 
     def __init__(self, weights: Weights, ctx: Context, config: SD35Config) -> None:
-        self._ctx, self._config = ctx, config
-        d, p = config.features, config.patch_size
+        self._ctx = ctx
+        self._config = config
+        d = config.features
+        p = config.patch_size
         self._patch_embed = PatchEmbed(
             weights,
             ctx,
@@ -53,7 +55,8 @@ class SD35Transformer:
         timestep: torch.Tensor,
     ) -> ttnn.Tensor:
         """Host inputs of the diffusers forward -> (B, 1, local N, p * p * C), cut over sp, on the device."""
-        ctx, p = self._ctx, self._config.patch_size
+        ctx = self._ctx
+        p = self._config.patch_size
         logical_n = (hidden_states.shape[2] // p) * (hidden_states.shape[3] // p)
         time = ttnn.silu(self._time_text(timestep, pooled_projections))
         spatial = self._patch_embed(hidden_states)
@@ -65,9 +68,12 @@ class SD35Transformer:
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
         """Return the result on the host, (B, C, height, width); ``sizes`` are those of the inputs' named dims."""
-        height, width = sizes["height"], sizes["width"]
-        p, c = self._config.patch_size, self._config.out_channels
-        rows, columns = height // p, width // p
+        height = sizes["height"]
+        width = sizes["width"]
+        p = self._config.patch_size
+        c = self._config.out_channels
+        rows = height // p
+        columns = width // p
         tokens = self._ctx.get(out, sp_dim=2)[:, 0, : rows * columns]
         x = tokens.reshape(-1, rows, columns, p, p, c).permute(0, 5, 1, 3, 2, 4)
         return x.reshape(-1, c, height, width)

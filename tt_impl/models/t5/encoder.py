@@ -57,7 +57,8 @@ class RelativeBias:
     """The local heads' (1, H, L, L) addition to the scores, kept for the last length asked for."""
 
     def __init__(self, weights: Weights, ctx: Context, name: str, config: T5Config) -> None:
-        buckets, heads = config.relative_attention_num_buckets, config.num_heads
+        buckets = config.relative_attention_num_buckets
+        heads = config.num_heads
         table = weights.take(f"{name}.weight", (buckets, heads))
         self._table = ctx.put_rows(pad_to(table, padded_heads(heads, ctx.tp)), ttnn.bfloat16, tp_dim=1)
         self._known: tuple[int, ttnn.Tensor] | None = None
@@ -79,7 +80,8 @@ class GateAndUp:
     """
 
     def __init__(self, weights: Weights, ctx: Context, prefix: str, config: T5Config) -> None:
-        self._ctx, d = ctx, config.d_model
+        self._ctx = ctx
+        d = config.d_model
         self.padded = round_up(config.d_ff, TILE * ctx.tp)
         both = [weights.take(f"{prefix}.{n}.weight", (config.d_ff, d)) for n in ("wi_0", "wi_1")]
         parts = [pad_to(w, self.padded, padded_features(d, ctx.tp)).unflatten(0, (ctx.tp, -1)) for w in both]
@@ -95,10 +97,13 @@ class T5Block:
     """``encoder.block.{index}``."""
 
     def __init__(self, weights: Weights, ctx: Context, config: T5Config, index: int) -> None:
-        self._ctx, self._features = ctx, config.d_model
-        d, prefix = config.d_model, f"encoder.block.{index}.layer"
+        self._ctx = ctx
+        self._features = config.d_model
+        d = config.d_model
+        prefix = f"encoder.block.{index}.layer"
         sizes = AttentionSizes(d, config.num_heads, config.d_kv)
-        attention, ff = f"{prefix}.0.SelfAttention", f"{prefix}.1.DenseReluDense"
+        attention = f"{prefix}.0.SelfAttention"
+        ff = f"{prefix}.1.DenseReluDense"
         norm = {"features": d, "eps": config.layer_norm_epsilon}
         self._norm1, self._norm2 = (RMSNorm(weights, ctx, f"{prefix}.{i}.layer_norm", **norm) for i in (0, 1))
         names = tuple(f"{attention}.{n}" for n in "qkv")
@@ -127,12 +132,14 @@ class T5Encoder:
     """Built on one submesh from a transformers folder's weights; every key must be consumed."""
 
     def __init__(self, weights: Weights, ctx: Context, config: T5Config) -> None:
-        self._ctx, self._config = ctx, config
+        self._ctx = ctx
+        self._config = config
         table = next((n for n in _TABLES if n in weights.names), _TABLES[0]).removesuffix(".weight")
         self._embed = TokenEmbedding(weights, ctx, table, vocab_size=config.vocab_size, features=config.d_model)
         weights.leave(*_TABLES)
         self._blocks = [T5Block(weights, ctx, config, i) for i in range(config.num_layers)]
-        name, eps = "encoder.final_layer_norm", config.layer_norm_epsilon
+        name = "encoder.final_layer_norm"
+        eps = config.layer_norm_epsilon
         self._norm = RMSNorm(weights, ctx, name, features=config.d_model, eps=eps)
         self._known: tuple[int, ttnn.Tensor] | None = None
         weights.finish(f"the {config.model_type} encoder")
@@ -143,7 +150,8 @@ class T5Encoder:
         Raises:
             UserError: an id that is not in the vocabulary.
         """
-        d, length = self._config.d_model, input_ids.shape[1]
+        d = self._config.d_model
+        length = input_ids.shape[1]
         mask = None
         if attention_mask is not None:
             mask = self._ctx.put((attention_mask == 0)[:, None, None].float() * _HIDDEN)

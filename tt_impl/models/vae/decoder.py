@@ -38,7 +38,8 @@ class ImageAttention:
     """Every pixel over all pixels, one head."""
 
     def __init__(self, weights: Weights, ctx: Context, name: str, *, channels: int, groups: int, cut: bool) -> None:
-        self._ctx, self._cut = ctx, cut
+        self._ctx = ctx
+        self._cut = cut
         self._norm = GroupNorm(weights, ctx, f"{name}.group_norm", channels=channels, groups=groups, cut=cut)
 
         def linear(part: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,15 +65,18 @@ class VAEDecoder:
     """
 
     def __init__(self, weights: Weights, ctx: Context, config: VAEConfig) -> None:
-        self._ctx, self._config = ctx, config
-        self._cut = cut = ctx.options.vae_parallel == "tensor"
+        self._ctx = ctx
+        self._config = config
+        cut = ctx.options.vae_parallel == "tensor"
+        self._cut = cut
         groups = config.norm_num_groups
         if cut and groups % ctx.tp:
             raise UserError(
                 f"a decoder with {groups} norm groups cannot cut its channels over tp{ctx.tp}; a tp that divides "
                 f"{groups} can, and --vae-parallel spatial."
             )
-        z, widths = config.latent_channels, config.block_out_channels[::-1]
+        z = config.latent_channels
+        widths = config.block_out_channels[::-1]
 
         def norm(name: str, channels: int) -> Callable[..., ttnn.Tensor]:
             norm = GroupNorm(weights, ctx, name, channels=channels, groups=groups, cut=cut)
@@ -121,7 +125,8 @@ class VAEDecoder:
             for resnet in resnets:
                 x = resnet(x, to_norm=(shards,), to_conv=(shards,))
             if up is not None:
-                x, shards = self._enlarged(x, shards), shards.scaled(2)
+                x = self._enlarged(x, shards)
+                shards = shards.scaled(2)
                 x = up(x, shards)
         return to_image(self._conv_out(self._norm_out(x, shards), shards), shards)
 

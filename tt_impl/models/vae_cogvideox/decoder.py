@@ -47,7 +47,8 @@ class SpatialNorm:
     def __init__(
         self, weights: Weights, ctx: Context, name: str, *, channels: int, latent_channels: int, groups: int
     ) -> None:
-        self._ctx, self._channels = ctx, channels
+        self._ctx = ctx
+        self._channels = channels
         self._norm = GroupNorm(weights, ctx, f"{name}.norm_layer", channels=channels, groups=groups)
         shape = (channels, latent_channels, 1, 1, 1)
         parts = [f"{name}.{part}.conv" for part in ("conv_y", "conv_b")]
@@ -63,7 +64,8 @@ class SpatialNorm:
         small = ttnn.reshape(ttnn.to_layout(small, ttnn.ROW_MAJOR_LAYOUT), (x.shape[0], *latent.size, -1))
         frames = x.shape[2] // (shards.local[0] * shards.local[1])
         both = to_rows(enlarge(small, (frames, *shards.local)), x.shape[0])
-        scale, shift = both[:, :, :, : self._channels], both[:, :, :, self._channels :]
+        scale = both[:, :, :, : self._channels]
+        shift = both[:, :, :, self._channels :]
         return ttnn.add(ttnn.multiply(self._norm(x, shards), scale), shift, activations=[SILU])
 
 
@@ -71,7 +73,8 @@ class Upsample:
     """Twice the height and width, and with ``temporal`` twice the frames (nearest), then a convolution per frame."""
 
     def __init__(self, weights: Weights, ctx: Context, name: str, *, channels: int, temporal: bool) -> None:
-        self._ctx, self._temporal = ctx, temporal
+        self._ctx = ctx
+        self._temporal = temporal
         weight = weights.take(f"{name}.conv.weight", (channels, channels, 3, 3)).unsqueeze(2)
         self._conv = Conv3d(ctx, weight, weights.take(f"{name}.conv.bias", (channels,)))
 
@@ -93,9 +96,11 @@ class CogVideoXVAEDecoder:
     """Built on one submesh from a checkpoint's ``decoder``; every key but the encoder's must be consumed."""
 
     def __init__(self, weights: Weights, ctx: Context, config: CogVideoXVAEConfig) -> None:
-        self._ctx, self._config = ctx, config
+        self._ctx = ctx
+        self._config = config
         widths = config.block_out_channels[::-1]
-        z, groups = config.latent_channels, config.norm_num_groups
+        z = config.latent_channels
+        groups = config.norm_num_groups
 
         def norm(name: str, channels: int) -> SpatialNorm:
             return SpatialNorm(weights, ctx, name, channels=channels, latent_channels=z, groups=groups)
@@ -126,13 +131,16 @@ class CogVideoXVAEDecoder:
         """
         shards = ImageShards.of(self._ctx, *z.shape[3:])
         latent = cut_image(self._ctx, z, shards)
-        stream, frames = Stream(), []
-        start, stop = 0, _CHUNK + z.shape[2] % 2
+        stream = Stream()
+        frames = []
+        start = 0
+        stop = _CHUNK + z.shape[2] % 2
         while start < z.shape[2]:
             part = latent[:, start : min(stop, z.shape[2])]  # a single latent frame is a chunk of one
             chunk = LatentChunk(to_rows(part, z.shape[0]), tuple(part.shape)[1:4])
             frames.append(self._decode(chunk, shards, stream))
-            start, stop = stop, stop + _CHUNK
+            start = stop
+            stop = stop + _CHUNK
         return ttnn.concat(frames, dim=1) if len(frames) > 1 else frames[0]
 
     def _decode(self, latent: LatentChunk, shards: ImageShards, stream: Stream) -> ttnn.Tensor:

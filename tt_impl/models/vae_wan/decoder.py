@@ -33,8 +33,10 @@ class WanVAEDecoder:
     """
 
     def __init__(self, weights: Weights, ctx: Context, config: WanVAEConfig) -> None:
-        self._ctx, self._config = ctx, config
-        z, widths = config.z_dim, [config.base_dim * m for m in reversed(config.dim_mult)]
+        self._ctx = ctx
+        self._config = config
+        z = config.z_dim
+        widths = [config.base_dim * m for m in reversed(config.dim_mult)]
         doubles = list(reversed(config.temperal_downsample))
 
         def norm(name: str, channels: int) -> Callable[..., ttnn.Tensor]:
@@ -63,7 +65,8 @@ class WanVAEDecoder:
         """Latent (B, z, T, H, W) on the host -> frames (B, 1 + 4 (T - 1), local 8 H, local 8 W, 3) in -1..1, cut."""
         shards = ImageShards.of(self._ctx, *z.shape[3:])
         latent = cut_image(self._ctx, z, shards)
-        stream, frames = Stream(), []
+        stream = Stream()
+        frames = []
         for t in range(z.shape[2]):
             frames.append(self._decode(to_rows(latent[:, t : t + 1], z.shape[0]), shards, stream))
             stream.first = False

@@ -65,7 +65,8 @@ class Upsample:
     """
 
     def __init__(self, weights: Weights, ctx: Context, name: str, *, channels: int, temporal: bool) -> None:
-        self._ctx, self._channels = ctx, channels
+        self._ctx = ctx
+        self._channels = channels
         self._time_conv = None
         if temporal:
             self._time_conv = CausalConv3d(

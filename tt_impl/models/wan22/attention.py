@@ -29,7 +29,8 @@ class _Attention:
 
     def __init__(self, weights: Weights, ctx: Context, prefix: str, config: WanConfig) -> None:
         self._ctx = ctx
-        heads, head_dim = config.num_attention_heads, config.attention_head_dim
+        heads = config.num_attention_heads
+        head_dim = config.attention_head_dim
         self._sizes = AttentionSizes(config.features, heads, head_dim)
         self._norm_q, self._norm_k = (
             DistributedRMSNorm(weights, ctx, f"{prefix}.{name}", num_heads=heads, head_dim=head_dim, eps=config.eps)
@@ -74,7 +75,8 @@ class CrossAttention(_Attention):
         self._kv = ColParallelQKV(weights, ctx, (f"{prefix}.to_k", f"{prefix}.to_v"), self._sizes)
         self._image_kv = None
         if config.image_dim is not None:
-            heads, head_dim = config.num_attention_heads, config.attention_head_dim
+            heads = config.num_attention_heads
+            head_dim = config.attention_head_dim
             names = (f"{prefix}.add_k_proj", f"{prefix}.add_v_proj")
             self._image_kv = ColParallelQKV(weights, ctx, names, self._sizes)
             self._norm_image_k = DistributedRMSNorm(
@@ -86,7 +88,8 @@ class CrossAttention(_Attention):
         """Map (B, 1, local N, local D), gathered on the way, (B, 1, L, D) and (B, 1, M, D) gathered to (B, 1, local N,
         local D).
         """
-        (q,), (k, v) = self._q.columns_of_shards(spatial), self._kv.columns(prompt)
+        (q,) = self._q.columns_of_shards(spatial)
+        k, v = self._kv.columns(prompt)
         q = self._norm_q(q)
         out = self._attend(q, self._norm_k(k), self._heads(v))
         if self._image_kv is not None and image is not None:

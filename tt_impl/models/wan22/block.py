@@ -42,7 +42,8 @@ class WanBlock:
 
     def __init__(self, weights: Weights, ctx: Context, config: WanConfig, index: int) -> None:
         self._ctx = ctx
-        d, prefix = config.features, f"blocks.{index}"
+        d = config.features
+        prefix = f"blocks.{index}"
         exact = weights.to(torch.float32)
         table_16D = exact.take(f"{prefix}.scale_shift_table", (1, _CHUNKS, d))
         self._table = ModulationTable(ctx, table_16D[0], scales=_SCALES)

@@ -31,8 +31,10 @@ class VideoPatches:
     """The convolution over patches as a column-parallel linear on a device's tokens, and the way back."""
 
     def __init__(self, weights: Weights, ctx: Context, config: WanConfig) -> None:
-        self._ctx, self._config = ctx, config
-        d, lanes = config.features, padded_features(config.features, ctx.tp)
+        self._ctx = ctx
+        self._config = config
+        d = config.features
+        lanes = padded_features(config.features, ctx.tp)
         kernel = weights.take("patch_embedding.weight", (d, config.in_channels, *config.patch_size))
         weight_PD = kernel.movedim(1, -1).flatten(1).t()
         self._weight = ctx.put(pad_to(weight_PD, weight_PD.shape[0], lanes)[None, None], tp_dim=3)
@@ -46,7 +48,8 @@ class VideoPatches:
 
     def put(self, latent_BCTHW: torch.Tensor) -> ttnn.Tensor:
         """Map a latent on the host to patches (B, 1, local N, pt * ph * pw * C) on the devices."""
-        (t, h, w), (pt, ph, pw) = self.grid(latent_BCTHW.shape[2:]), self._config.patch_size
+        t, h, w = self.grid(latent_BCTHW.shape[2:])
+        pt, ph, pw = self._config.patch_size
         x = latent_BCTHW.unflatten(4, (w, pw)).unflatten(3, (h, ph)).unflatten(2, (t, pt))
         patches = x.permute(0, 2, 4, 6, 3, 5, 7, 1).flatten(4).flatten(1, 3)
         return put_tokens(self._ctx, patches)
@@ -82,8 +85,10 @@ class ConditionEmbedder:
     """
 
     def __init__(self, weights: Weights, ctx: Context, config: WanConfig) -> None:
-        self._ctx, self._freq_dim = ctx, config.freq_dim
-        d, name = config.features, "condition_embedder"
+        self._ctx = ctx
+        self._freq_dim = config.freq_dim
+        d = config.features
+        name = "condition_embedder"
         self._time_1 = _ExactLinear(weights, ctx, f"{name}.time_embedder.linear_1", config.freq_dim, d)
         self._time_2 = _ExactLinear(weights, ctx, f"{name}.time_embedder.linear_2", d, d)
         self._time_proj = Modulation(weights, ctx, f"{name}.time_proj", features=d, chunks=6)
@@ -117,7 +122,9 @@ class ImageEmbedder:
     EPS = 1e-5
 
     def __init__(self, weights: Weights, ctx: Context, config: WanConfig, image_dim: int) -> None:
-        self._ctx, d, name = ctx, config.features, "condition_embedder.image_embedder"
+        self._ctx = ctx
+        d = config.features
+        name = "condition_embedder.image_embedder"
         self._norm1 = LayerNorm(ctx, features=image_dim, eps=self.EPS, affine=(weights, f"{name}.norm1"))
         of_image = {"in_features": image_dim}
         self._in = ColParallelLinear(weights, ctx, f"{name}.ff.net.0.proj", out_features=image_dim, **of_image)
@@ -134,7 +141,8 @@ class _ExactLinear:
     """The whole linear on every device in fp32, inputs and results too."""
 
     def __init__(self, weights: Weights, ctx: Context, name: str, in_features: int, out_features: int) -> None:
-        self._ctx, exact = ctx, weights.to(torch.float32)
+        self._ctx = ctx
+        exact = weights.to(torch.float32)
         weight = exact.take(f"{name}.weight", (out_features, in_features))
         self._weight = ctx.put(weight.t()[None, None], dtype=ttnn.float32)
         self._bias = ctx.put(exact.take(f"{name}.bias", (out_features,))[None, None, None], dtype=ttnn.float32)

@@ -33,7 +33,8 @@ class WanTransformer:
             raise UserError(
                 f"{CLASS_NAME} attends to the whole prompt on every device; leave out --prompt-layout split."
             )
-        self._ctx, self._config = ctx, config
+        self._ctx = ctx
+        self._config = config
         d = config.features
         self._patches = VideoPatches(weights, ctx, config)
         self._condition = ConditionEmbedder(weights, ctx, config)
@@ -58,7 +59,8 @@ class WanTransformer:
         encoder_hidden_states_image: torch.Tensor | None = None,
     ) -> ttnn.Tensor:
         """Host inputs of the diffusers forward -> (B, 1, local N, pt * ph * pw * C), cut over sp, on the device."""
-        prompt, image = self.embed_prompt(self._ctx.put(encoder_hidden_states[:, None])), None
+        prompt = self.embed_prompt(self._ctx.put(encoder_hidden_states[:, None]))
+        image = None
         if self._image is not None and encoder_hidden_states_image is not None:
             image = self._image(self._ctx.put(encoder_hidden_states_image[:, None]))
         grid = self._patches.grid(hidden_states.shape[2:])
