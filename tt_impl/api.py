@@ -26,7 +26,7 @@ def run(
     options: RunOptions | None = None,
     guidance: float | None = None,
     out: str | Path | None = None,
-    **given: Any,
+    **keywords: Any,
 ) -> Outcome:
     """One forward of a diffusers checkpoint folder in bf16 on a ttnn backend.
 
@@ -48,7 +48,7 @@ def run(
     """
     import safetensors.torch
 
-    options = as_options(options, given, backend="ttnn-mock", dtype="bf16")
+    options = as_options(options, keywords, backend="ttnn-mock", dtype="bf16")
     check_options(options)
     for path, name in ((checkpoint, "checkpoint"), (inputs, "inputs")):
         if isinstance(path, str | Path):

@@ -22,7 +22,7 @@ Affine = tuple[Weights, str]
 """Where the weight and the bias of a norm stand in the checkpoint: (weights, name)."""
 
 
-def over_real_lanes(norm: Callable[[Tensor], Tensor], x: MeshTensor, features: int) -> MeshTensor:
+def over_real_features(norm: Callable[[Tensor], Tensor], x: MeshTensor, features: int) -> MeshTensor:
     """Norm the first ``features`` lanes of a gathered tensor; padded lanes stay zero."""
     padding = x.local.shape[-1] - features
     return x.map("norm", lambda y: F.pad(norm(y[..., :features]), (0, padding)))

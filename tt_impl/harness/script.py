@@ -135,9 +135,9 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
     verdict.ops = dict(session.ops)
     verdict.fallbacks = dict(session.fallbacks)
     verdict.emulated = dict(session.shadow.emulated)
-    found = find(session.log)
-    verdict.findings = [str(finding) for finding in found]
-    failing = [] if options.strict is None else options.strict.failing(found, options.allowed)
+    findings = find(session.log)
+    verdict.findings = [str(finding) for finding in findings]
+    failing = [] if options.strict is None else options.strict.failing(findings, options.allowed)
     if verdict.outcome == "passed" and failing:
         verdict.outcome = "failed"
         verdict.category = verdicts.FINDING
@@ -145,7 +145,7 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
     if options.report is not None:
         from tt_impl.harness.reports.write import write
 
-        write(options.report, "stdin" if program.code is not None else Path(program.name).stem, session, found)
+        write(options.report, "stdin" if program.code is not None else Path(program.name).stem, session, findings)
     return verdict.as_json()
 
 

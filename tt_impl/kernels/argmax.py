@@ -61,9 +61,9 @@ def make_argmax(grid, max_block=8):
                             is_top = ttl.math.eq(x_blk, ttl.block.broadcast(top_blk, dims=[1], shape=(1, block)))
                             number = ttl.math.neg(ttl.block.broadcast(columns_blk, dims=[0], shape=(1, block)))
                             none = ttl.block.fill(LOWEST, shape=(1, block))
-                            found = ttl.math.reduce_max(ttl.block.where(is_top, number, none), dims=[1], shape=(1, 1))
+                            best = ttl.math.reduce_max(ttl.block.where(is_top, number, none), dims=[1], shape=(1, 1))
                             with best_dfb.wait() as so_far, best_dfb.reserve() as best_blk:
-                                best_blk.store(ttl.math.max(so_far, found))
+                                best_blk.store(ttl.math.max(so_far, best))
                 with best_dfb.wait() as best_blk, out_dfb.reserve() as out_blk:
                     out_blk.store(ttl.math.neg(best_blk))
 

@@ -91,8 +91,8 @@ def operands(case: KernelCase, seed: int = 0) -> tuple[list[Tensor], Tensor, dic
         x = draw(rows, *rest)
         weight = draw(1, *rest)
         exact = x.double()
-        golden = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + 1e-6) * weight.double()
-        return [x, weight], golden, {"features": rest[0]}
+        expected = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + 1e-6) * weight.double()
+        return [x, weight], expected, {"features": rest[0]}
     if case.kernel == "rope":
         heads, features = rest
         x = draw(rows, heads * features)
@@ -102,16 +102,16 @@ def operands(case: KernelCase, seed: int = 0) -> tuple[list[Tensor], Tensor, dic
         first, second = x.double().unflatten(-1, (heads, features)).chunk(2, -1)
         c = cos.double()[:, None]
         s = sin.double()[:, None]
-        golden = torch.cat([first * c - second * s, second * c + first * s], -1).flatten(1)
-        return [x, cos, sin], golden, {"head_dim": features}
+        expected = torch.cat([first * c - second * s, second * c + first * s], -1).flatten(1)
+        return [x, cos, sin], expected, {"head_dim": features}
     if case.kernel == "softmax":
         (columns,) = rest
         padded = columns + -columns % 32
         x = draw(rows, padded, scale=3.0)
         mask = torch.zeros(1, padded, dtype=dtype)
         mask[:, columns:] = _MASKED
-        golden = F.pad(x[:, :columns].double().softmax(-1), (0, padded - columns))
-        return [x, mask], golden, {}
+        expected = F.pad(x[:, :columns].double().softmax(-1), (0, padded - columns))
+        return [x, mask], expected, {}
     if case.kernel == "argmax":
         (columns,) = rest
         padded = columns + -columns % 32

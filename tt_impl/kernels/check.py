@@ -52,19 +52,19 @@ class Kernels(Document):
 
 def judge(case: KernelCase) -> Kernel:
     """Return a record: 1 - PCC, relative RMSE, L1, buffers, seconds, ``passed``; ``error`` where it was refused."""
-    given, golden, options = operands(case)
+    tensors, expected, options = operands(case)
     record = Kernel(case.id, case.kernel, case.shape, case.dtype, case.grid, LIMITS[case.dtype])
     try:
-        got = run(case.kernel, given, tuple(golden.shape), grid=case.grid, **options | case.options)
+        simulated = run(case.kernel, tensors, tuple(expected.shape), grid=case.grid, **options | case.options)
     except KernelError as e:
         return replace(record, error=str(e))
-    out = got.out.double()
-    error = out - golden
-    record.one_minus_pcc = one_minus_pcc(out, golden)
-    record.rel_rmse = float(error.square().mean().sqrt() / golden.square().mean().sqrt())
-    record.l1_bytes = got.l1_bytes
-    record.buffers = got.buffers
-    record.seconds = round(got.seconds, 3)
+    out = simulated.out.double()
+    error = out - expected
+    record.one_minus_pcc = one_minus_pcc(out, expected)
+    record.rel_rmse = float(error.square().mean().sqrt() / expected.square().mean().sqrt())
+    record.l1_bytes = simulated.l1_bytes
+    record.buffers = simulated.buffers
+    record.seconds = round(simulated.seconds, 3)
     exact = case.kernel != "argmax" or bool((error == 0).all())  # an index is right or wrong
     record.passed = bool(torch.isfinite(out).all()) and record.one_minus_pcc <= record.limit and exact
     return record
@@ -114,8 +114,8 @@ def run_checks(*, real: bool = False, progress: Callable[[str], None] | None = N
     return Kernels(platform.machine(), len(records), failed, records)
 
 
-def write(found: Kernels, out: Path) -> None:
+def write(kernels: Kernels, out: Path) -> None:
     """Write what :func:`run_checks` returned to kernels.json and kernels.md in the folder ``out``."""
     out.mkdir(parents=True, exist_ok=True)
-    output.write(out / "kernels.json", f"{output.document(found)}\n".encode())
-    output.write(out / "kernels.md", markdown(found.records).encode())
+    output.write(out / "kernels.json", f"{output.document(kernels)}\n".encode())
+    output.write(out / "kernels.md", markdown(kernels.records).encode())

@@ -3,7 +3,7 @@
     pass 1   x --read--> [block] --square, sum of a row--> [+ so far] --rsqrt(s / features + eps)--> [scale]
     pass 2   x --read--> [block] --* scale * weight--> [out block] --write--> out
 
-The mean divides by the real features: padded lanes are zero and add nothing to the sum.
+The mean divides by the real features: padded features are zero and add nothing to the sum.
 """
 
 import ttl
@@ -13,7 +13,7 @@ from tt_impl.kernels.blocks import tiles, width
 
 
 def make_rmsnorm(grid, features, eps=1e-6, max_block=8):
-    """Make the kernel: x and out (R, D), weight (32, D) in row 0; whole tiles, ``features`` of the D lanes real."""
+    """Make the kernel: x and out (R, D), weight (32, D) in row 0; whole tiles, ``features`` of the D columns real."""
 
     @ttl.operation(grid=grid)
     def rmsnorm(x: ttnn.Tensor, weight: ttnn.Tensor, out: ttnn.Tensor) -> None:

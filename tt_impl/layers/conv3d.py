@@ -45,33 +45,33 @@ class Conv3d:
         self._kernel = tuple(weight.shape[2:])
         self._out = weight.shape[0]
         # The op pads its output to whole tiles of channels, and a reshape would read that memory as if it were not:
-        # all lanes are asked for, and those that are no channels are dropped later.
-        self._lanes, self._in = (round_up(size, TILE) for size in weight.shape[:2])
-        self._blocks = blocks(self._in, self._lanes, math.prod(self._kernel))
-        weight = pad_to(filled(weight), self._lanes, *weight.shape[1:])
+        # all padded channels are asked for, and those that are none are dropped later.
+        self._out_padded, self._in = (round_up(size, TILE) for size in weight.shape[:2])
+        self._blocks = blocks(self._in, self._out_padded, math.prod(self._kernel))
+        weight = pad_to(filled(weight), self._out_padded, *weight.shape[1:])
         self._weight = ttnn.experimental.prepare_conv3d_weights(
             weight_tensor=ctx.host(weight), C_in_block=self._blocks[0], device=ctx.device
         )
-        self._bias = ctx.put(pad_to(bias, self._lanes)[None])
+        self._bias = ctx.put(pad_to(bias, self._out_padded)[None])
 
     def __call__(self, video: ttnn.Tensor, *, padding: tuple[int, int, int] = (0, 0, 0)) -> ttnn.Tensor:
         """Video (B, T, H, W, C), row-major -> rows (B, 1, T' H' W', O); ``padding`` are zeros on either side."""
         out = ttnn.experimental.conv3d(
-            input_tensor=self._whole_lanes(video),
+            input_tensor=self._with_whole_tiles(video),
             weight_tensor=self._weight,
             bias_tensor=self._bias,
             device=self._ctx.device,
             config=config(self._ctx, self._blocks, video.shape[2], video.shape[3]),
             dtype=self._ctx.dtype,
-            output_channels=self._lanes,
+            output_channels=self._out_padded,
             kernel_size=self._kernel,
             padding=padding,
             compute_kernel_config=self._ctx.linear_config,
         )
         rows = to_rows(out, video.shape[0])
-        return rows if self._lanes == self._out else rows[:, :, :, : self._out]
+        return rows if self._out_padded == self._out else rows[:, :, :, : self._out]
 
-    def _whole_lanes(self, video: ttnn.Tensor) -> ttnn.Tensor:
+    def _with_whole_tiles(self, video: ttnn.Tensor) -> ttnn.Tensor:
         """Channels filled up to a multiple of 32, as the op takes no other number; no published decoder needs it."""
         if video.shape[4] == self._in:
             return video
@@ -81,13 +81,13 @@ class Conv3d:
         return ttnn.reshape(images, (b, t, h, w, self._in))
 
 
-def config(ctx: Context, found: tuple[int, int], height: int, width: int) -> ttnn.Conv3dConfig:
+def config(ctx: Context, blocks: tuple[int, int], height: int, width: int) -> ttnn.Conv3dConfig:
     """Return the op's settings for :func:`blocks` and images of so many pixels."""
     return ttnn.Conv3dConfig(
         weights_dtype=ctx.dtype,
         output_layout=ttnn.ROW_MAJOR_LAYOUT,
-        C_in_block=found[0],
-        C_out_block=found[1],
+        C_in_block=blocks[0],
+        C_out_block=blocks[1],
         H_out_block=min(_SIDE, height),
         W_out_block=min(_SIDE, width),
         compute_with_storage_grid_size=ctx.device.compute_with_storage_grid_size(),

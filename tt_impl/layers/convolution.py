@@ -169,15 +169,15 @@ class CausalConv3d:
 
     def _with_past(self, video: ttnn.Tensor, stream: Stream) -> ttnn.Tensor:
         """Put the frames that came before in front of a video, and leave its own last ones for the next chunk."""
-        kept = self._time - 1
+        length = self._time - 1
         past = stream.past.get(self._name)
         if past is not None:
             before = [past]
         elif self._before == "first":
-            before = [video[:, :1]] * kept
+            before = [video[:, :1]] * length
         else:
-            shape = (video.shape[0], kept, *tuple(video.shape)[2:])
+            shape = (video.shape[0], length, *tuple(video.shape)[2:])
             before = [ttnn.zeros(shape, dtype=video.dtype, layout=video.layout, device=self._ctx.device)]
         video = ttnn.concat([*before, video], dim=1)
-        stream.past[self._name] = video[:, video.shape[1] - kept :]
+        stream.past[self._name] = video[:, video.shape[1] - length :]
         return video

@@ -47,7 +47,7 @@ class ColParallelLinear:
 
     Args:
         in_features: of a convolution over patches, used as a linear, the shape that its weight has in the checkpoint.
-        gathered_input: the input comes from ``gather_features`` and so has the padded number of lanes.
+        gathered_input: the input comes from ``gather_features`` and so has the padded number of features.
         bias: the linear has one.
     """
 
@@ -67,8 +67,8 @@ class ColParallelLinear:
         out_padded = padded_features(out_features, ctx.tp)
         sizes = (in_features,) if isinstance(in_features, int) else in_features
         weight = weights.take(f"{name}.weight", (out_features, *sizes)).flatten(1)
-        lanes = weight.shape[1]
-        weight = pad_to(weight, out_padded, padded_features(lanes, ctx.tp) if gathered_input else lanes)
+        width = weight.shape[1]
+        weight = pad_to(weight, out_padded, padded_features(width, ctx.tp) if gathered_input else width)
         self._weight = ctx.put_weight(weight.t()[None, None], tp_dim=3)
         if bias:
             values = pad_to(weights.take(f"{name}.bias", (out_features,)), out_padded)
@@ -89,7 +89,7 @@ class RowParallelLinear:
     The bias is added by the first member's matmul, the others' is zero, so that the sum has it once.
 
     Args:
-        in_padded: number of lanes of the whole input, padding included, where it is not padded to tiles (heads are
+        in_padded: number of features of the whole input, padding included, where it is not padded to tiles (heads are
             padded to whole heads).
         bias: the linear has one.
     """
@@ -108,8 +108,8 @@ class RowParallelLinear:
         self._ctx = ctx
         self._bias = None
         out_padded = padded_features(out_features, ctx.tp)
-        lanes = in_padded or padded_features(in_features, ctx.tp)
-        weight = pad_to(weights.take(f"{name}.weight", (out_features, in_features)), out_padded, lanes)
+        width = in_padded or padded_features(in_features, ctx.tp)
+        weight = pad_to(weights.take(f"{name}.weight", (out_features, in_features)), out_padded, width)
         self._weight = ctx.put_weight(weight.t()[None, None], tp_dim=2)
         if bias:
             values = weights.take(f"{name}.bias", (out_features,))
@@ -162,9 +162,9 @@ class ColParallelQKV:
         padded = sizes.padded(ctx)
         self._parts = len(names)
         self._local_heads = padded // sizes.head_dim // ctx.tp
-        lanes = padded_features(sizes.features, ctx.tp)
+        width = padded_features(sizes.features, ctx.tp)
         weight = torch.stack(
-            [pad_to(weights.take(f"{n}.weight", (inner, sizes.features)), padded, lanes) for n in names]
+            [pad_to(weights.take(f"{n}.weight", (inner, sizes.features)), padded, width) for n in names]
         )
         self._weight = ctx.put_weight(self._per_device(weight).t()[None, None], tp_dim=3)
         if bias:

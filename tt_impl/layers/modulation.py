@@ -1,7 +1,7 @@
 """AdaLN-Zero: shift, scale and gate chunks of the time embedding, each cut over tp like the residual stream; and the
 last layers, which take a shift and a scale of whole rows.
 
-chunks of a device      [ its lanes of chunk 0 | its lanes of chunk 1 | ... ]
+chunks of a device      [ its features of chunk 0 | its features of chunk 1 | ... ]
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tt_impl.parallel.tensor import gather_features
 
 
 class Modulation:
-    """One linear D -> chunks * D whose out features are ordered so that a device gets its lanes of every chunk.
+    """One linear D -> chunks * D whose out features are ordered so that a device gets its features of every chunk.
 
     Args:
         in_features: of the time embedding, where it is not as wide as the stream.
-        scales: chunks that come out as 1 + scale, the 1 being part of their bias (0 in padded lanes).
+        scales: chunks that come out as 1 + scale, the 1 being part of their bias (0 in padded features).
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Modulation:
 class ModulationTable:
     """A model's own chunks in fp32, to which the time step's are added; those that scale are kept as 1 + scale.
 
-    Padded lanes are 0, also of what scales, so that modulation keeps them 0.
+    Padded features are 0, also of what scales, so that modulation keeps them 0.
 
     Args:
         table_CD: one row per chunk.
@@ -80,10 +80,10 @@ class ModulationTable:
 
 
 def put_chunks(ctx: Context, x_BCD: torch.Tensor, dtype: ttnn.DataType | None = None) -> ttnn.Tensor:
-    """Chunks on the host -> (B, 1, 1, C * local D), each cut over tp by itself: a device has its lanes of all."""
+    """Chunks on the host -> (B, 1, 1, C * local D), each cut over tp by itself: a device has its features of all."""
     batch, chunks, features = x_BCD.shape
-    lanes = pad_to(x_BCD, chunks, padded_features(features, ctx.tp)).unflatten(2, (ctx.tp, -1))
-    return ctx.put(lanes.transpose(1, 2).reshape(batch, 1, 1, -1), tp_dim=3, dtype=dtype)
+    by_device = pad_to(x_BCD, chunks, padded_features(features, ctx.tp)).unflatten(2, (ctx.tp, -1))
+    return ctx.put(by_device.transpose(1, 2).reshape(batch, 1, 1, -1), tp_dim=3, dtype=dtype)
 
 
 def modulate(x: ttnn.Tensor, shift: ttnn.Tensor, scale: ttnn.Tensor) -> ttnn.Tensor:

@@ -1,4 +1,4 @@
-"""Norms: per head, over all heads, over gathered features, and over features cut over tp; padded lanes do not count.
+"""Norms: per head, over all heads, over gathered features, and over features cut over tp; padding does not count.
 
 Legend: B batch, N rows, H local heads, E features of a head, D features of the stream.
 """
@@ -18,15 +18,15 @@ from tt_impl.parallel.padding import padded_features, padded_heads
 from tt_impl.parallel.tensor import gather_features
 
 
-def pad_lanes(x: ttnn.Tensor, lanes: int) -> ttnn.Tensor:
-    """(B, 1, rows, D) -> (B, 1, rows, lanes), zeros behind the real ones."""
-    missing = lanes - x.shape[-1]
+def pad_features(x: ttnn.Tensor, width: int) -> ttnn.Tensor:
+    """(B, 1, rows, D) -> (B, 1, rows, width), zeros behind the real ones."""
+    missing = width - x.shape[-1]
     return ttnn.pad(x, [(0, 0), (0, 0), (0, 0), (0, missing)], 0.0) if missing else x
 
 
-def over_real_lanes(norm: Callable[[ttnn.Tensor], ttnn.Tensor], x: ttnn.Tensor, features: int) -> ttnn.Tensor:
-    """Apply a norm to the first ``features`` lanes of a gathered tensor; padded lanes stay zero."""
-    return norm(x) if x.shape[-1] == features else pad_lanes(norm(x[:, :, :, :features]), x.shape[-1])
+def over_real_features(norm: Callable[[ttnn.Tensor], ttnn.Tensor], x: ttnn.Tensor, features: int) -> ttnn.Tensor:
+    """Apply a norm to the first ``features`` columns of a gathered tensor; padded ones stay zero."""
+    return norm(x) if x.shape[-1] == features else pad_features(norm(x[:, :, :, :features]), x.shape[-1])
 
 
 class RMSNorm:
@@ -52,7 +52,7 @@ class DistributedRMSNorm:
                          `-------------------------------------------+--> x * rsqrt(sum / D + eps) * weight
                                                                      --> (B, H, N, E), pairs of each head turned
 
-    ttnn divides by the lanes that all devices have. Lanes of padded heads are zero, so that only this count is wrong:
+    ttnn divides by the features that all devices have. Those of padded heads are zero, so only this count is wrong:
     the gathered statistics are scaled by padded / real. The mean over the local heads instead is a silent error.
     """
 
@@ -96,7 +96,7 @@ class DistributedRMSNorm:
 
 
 class LayerNorm:
-    """Over the real lanes of a gathered tensor, or over the features of one head.
+    """Over the real features of a gathered tensor, or over the features of one head.
 
     Args:
         affine: where weight and bias stand in the checkpoint; None for none.
@@ -139,9 +139,9 @@ class LayerNorm:
 class DistributedLayerNorm:
     """Over features cut over tp.
 
-    ttnn's pair of ops gathers sum(x) and sum(x^2) and divides by the number of lanes it sees, padding included. Padded
-    lanes are zero, so both sums are right and only the count is not: the gathered statistics are scaled by
-    padded / real before the second op. A mask keeps the padded lanes zero; where the norm has a weight and a bias, they
+    ttnn's pair of ops gathers sum(x) and sum(x^2) and divides by the number of features it sees, with padding. Padded
+    features are zero, so both sums are right and only the count is not: the gathered statistics are scaled by
+    padded / real before the second op. A mask keeps the padded ones zero; where the norm has a weight and a bias, they
     are zero there and no mask is needed. Modulation takes weight and bias in: both are vectors, x is not touched twice.
 
     Args:
@@ -161,16 +161,16 @@ class DistributedLayerNorm:
         if affine is not None:
             weights, name = affine
             for n in ("weight", "bias"):
-                lanes = pad_to(weights.take(f"{name}.{n}", (features,)), padded)
-                self._affine[n] = ctx.put(lanes[None, None, None], tp_dim=3)
+                values = pad_to(weights.take(f"{name}.{n}", (features,)), padded)
+                self._affine[n] = ctx.put(values[None, None, None], tp_dim=3)
         elif padded != features:
-            lanes = (torch.arange(padded) < features).float()
-            self._mask = ctx.put(lanes[None, None, None], tp_dim=3)
+            mask = (torch.arange(padded) < features).float()
+            self._mask = ctx.put(mask[None, None, None], tp_dim=3)
 
     def modulated(self, x: ttnn.Tensor, *by: tuple[ttnn.Tensor, ttnn.Tensor]) -> list[ttnn.Tensor]:
         """``norm(x) * factor + shift`` for every (shift, factor) in ``by``, from the same statistics.
 
-        ``x`` (B, 1, rows, local D), shift and factor (B, 1, 1, local D); factor is 1 + scale in real lanes and 0 in
+        ``x`` (B, 1, rows, local D), shift and factor (B, 1, 1, local D); factor is 1 + scale in real features and 0 in
         padded ones, so that no mask is needed. Without padding, the norm and the modulation are one op, from mean and
         variance by Welford's recurrence.
         """
@@ -196,7 +196,7 @@ class DistributedLayerNorm:
         return y if self._mask is None else ttnn.multiply(y, self._mask)
 
     def _normalised(self, x: ttnn.Tensor, **affine: ttnn.Tensor) -> ttnn.Tensor:
-        """Without the mask: padded lanes hold -mean / deviation."""
+        """Without the mask: padded features hold -mean / deviation."""
         ctx = self._ctx
         if self._local is not None:
             return self._local(x, **affine)
@@ -212,9 +212,9 @@ class DistributedLayerNorm:
 class ModulatedLayerNorm:
     """Over features cut over tp, then times a weight and plus a bias that come with the call, all of it in fp32.
 
-        (B, 1, N, local D) --mean, variance of the local lanes--all_gather over tp--> normalised * weight + bias, bf16
+        (B, 1, N, local D) --mean, variance of local features--all_gather over tp--> normalised * weight + bias, bf16
 
-    One op each before and after the gather. It merges the devices' means as if they had equally many lanes, and takes
+    One op each before and after the gather. It merges the devices' means as if all had as many features, and takes
     one weight for all rows; where the last devices have fewer, or each row has a weight, :class:`DistributedLayerNorm`
     makes the sums and weight and bias are applied after it.
     """
@@ -226,7 +226,7 @@ class ModulatedLayerNorm:
         self._plain = DistributedLayerNorm(ctx, features=features, eps=eps)
 
     def __call__(self, x: ttnn.Tensor, weight: ttnn.Tensor, bias: ttnn.Tensor) -> ttnn.Tensor:
-        """``weight`` and ``bias`` (B or 1, 1, 1 or N, local D) in fp32, 0 in padded lanes, which therefore stay 0."""
+        """``weight`` and ``bias`` (B or 1, 1, 1 or N, local D) in fp32, 0 in padding, which therefore stays 0."""
         ctx = self._ctx
         if self._uneven or weight.shape[2] != 1:
             scaled = ttnn.multiply(self._plain(x), weight, dtype=ttnn.float32)

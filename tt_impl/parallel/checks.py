@@ -189,10 +189,10 @@ def _axis(call: Invocation) -> Any:
 
 
 def _topology(call: Invocation) -> Any:
-    given = call.kwargs.get("topology", next((a for a in call.args if isinstance(a, ttnn.Topology)), None))
-    if given is None and call.name in RING_BY_DEFAULT and _axis(call) is not None:
+    topology = call.kwargs.get("topology", next((a for a in call.args if isinstance(a, ttnn.Topology)), None))
+    if topology is None and call.name in RING_BY_DEFAULT and _axis(call) is not None:
         return ttnn.Topology.Ring
-    return given
+    return topology
 
 
 def _mesh_shape(call: Invocation) -> tuple[int, int] | None:

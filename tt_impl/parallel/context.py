@@ -131,7 +131,7 @@ class Context:
         return ttnn.to_device(host, self.device)
 
     def reciprocals(self, count: int) -> ttnn.Tensor:
-        """1, 1/2, ... 1/count in every core's L1, which norms of that many lanes multiply by; made once."""
+        """1, 1/2, ... 1/count in every core's L1, which norms of that many features multiply by; made once."""
         if count not in self._reciprocals:
             grid = self.device.compute_with_storage_grid_size()
             last = ttnn.CoreCoord(grid.x - 1, grid.y - 1)

@@ -48,7 +48,7 @@ class ImageShards:
     width: int
     local: tuple[int, int]
     axes: tuple[int | None, int | None]
-    _kept: dict[object, object] = field(default_factory=dict, compare=False, repr=False)
+    _cache: dict[object, object] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, ctx: Context, height: int, width: int, *, whole_rows: bool = False) -> ImageShards:
@@ -64,10 +64,10 @@ class ImageShards:
 
     def scaled(self, by: int) -> ImageShards:
         """Return the cut of the same images ``by`` times as high and wide, every device keeping its part."""
-        if by not in self._kept:
+        if by not in self._cache:
             rows, columns = (by * n for n in self.local)
-            self._kept[by] = ImageShards(by * self.height, by * self.width, (rows, columns), self.axes)
-        return self._kept[by]
+            self._cache[by] = ImageShards(by * self.height, by * self.width, (rows, columns), self.axes)
+        return self._cache[by]
 
     def padded(self, ctx: Context) -> tuple[int, int]:
         """Rows and columns of all devices together, padding included."""
@@ -84,7 +84,7 @@ class ImageShards:
             across: (samples, 1, 1, N), a row to multiply by, instead of (samples, 1, N, 1).
         """
         key = ("mask", frames, dtype, samples, across)
-        if key not in self._kept:
+        if key not in self._cache:
             height, width = self.padded(ctx)
             inside = F.pad(torch.ones(self.height, self.width), (0, width - self.width, 0, height - self.height))
             rows = height // self.local[0]
@@ -94,8 +94,8 @@ class ImageShards:
                 inside.view(rows, self.local[0], columns, self.local[1]).transpose(1, 2).flatten(2).repeat(1, 1, frames)
             )
             x = cut.unsqueeze(-2 if across else -1).repeat_interleave(samples, 0)
-            self._kept[key] = ctx.put(x, sp_dim=0, tp_dim=1 if columns > 1 else None, dtype=dtype)
-        return self._kept[key]
+            self._cache[key] = ctx.put(x, sp_dim=0, tp_dim=1 if columns > 1 else None, dtype=dtype)
+        return self._cache[key]
 
 
 def cut_image(ctx: Context, x: torch.Tensor, shards: ImageShards) -> ttnn.Tensor:

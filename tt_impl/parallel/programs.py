@@ -68,13 +68,13 @@ def blocks(
 
 def matmul_config(rows: int, inner: int, columns: int, grid: tuple[int, int], **more: Any) -> ttnn.MinimalMatmulConfig:
     """:func:`blocks` as ttnn takes them."""
-    found = blocks(rows, inner, columns, grid, **more)
+    sizes = blocks(rows, inner, columns, grid, **more)
     return ttnn.MinimalMatmulConfig(
-        M_block_size=found.m,
-        K_block_size=found.k,
-        N_block_size=found.n,
-        subblock_h=found.subblock_h,
-        subblock_w=found.subblock_w,
+        M_block_size=sizes.m,
+        K_block_size=sizes.k,
+        N_block_size=sizes.n,
+        subblock_h=sizes.subblock_h,
+        subblock_w=sizes.subblock_w,
         compute_with_storage_grid_size=ttnn.CoreCoord(*grid),
     )
 

@@ -11,7 +11,7 @@ from tt_impl.parallel.context import Context
 
 
 def gather_features(ctx: Context, x: ttnn.Tensor) -> ttnn.Tensor:
-    """Features cut over tp -> all of them, padded lanes included, on every device."""
+    """Features cut over tp -> all of them, padded features included, on every device."""
     return x if ctx.tp == 1 else ctx.ccl.all_gather(x, dim=3, axis=ctx.tp_axis)
 
 

@@ -57,23 +57,23 @@ def program(
         it held before an expert was loaded and afterwards.
     """
     root = Path(folder)
-    asked = PipelineRequest(**request)
+    parsed = PipelineRequest(**request)
     pipeline = find_pipeline(root)
     pipeline.check(root)
     groups = submeshes(device, options)
-    share = pipeline.batch(asked) // len(groups)
+    share = pipeline.batch(parsed) // len(groups)
     runs = [
-        Run(submesh, options, root, asked, inputs, slice(i * share, (i + 1) * share))
+        Run(submesh, options, root, parsed, inputs, slice(i * share, (i + 1) * share))
         for i, submesh in enumerate(groups)
     ]
     stages = _Stages(groups[0])
     conditions = [pipeline.encode(run) for run in runs]
     stages.over("encode")
-    steps, used, held = denoise(pipeline, runs, conditions)
+    steps, used, dram = denoise(pipeline, runs, conditions)
     stages.over("denoise")
     frames, _ = pipeline.decode(runs[0], steps[-1])
     stages.over("decode")
-    report = {"experts": used, "seconds": stages.seconds, "dram_left": stages.left, "dram_of_experts": held}
+    report = {"experts": used, "seconds": stages.seconds, "dram_left": stages.left, "dram_of_experts": dram}
     return report, {"frames": frames.float().contiguous(), "steps": torch.stack(steps)}
 
 
@@ -90,11 +90,13 @@ def denoise(
     scales = dict(zip((name for name, _ in experts), first.request.guidance_scales, strict=False))
     schedule = pipeline.scheduler(first.root, first.request, first.tensors)
     numbers = recurrences(schedule)
-    groups = [Group(run, Context(run.device, run.options), given) for run, given in zip(runs, conditions, strict=True)]
+    groups = [
+        Group(run, Context(run.device, run.options), condition) for run, condition in zip(runs, conditions, strict=True)
+    ]
     latents = first.tensors["latents"]
-    kept = []
+    steps = []
     used = []
-    held = {}
+    dram = {}
     for index, t in enumerate(schedule.timesteps):
         progress.report(index, len(numbers))
         expert = expert_of(experts, float(t), schedule.num_train_timesteps)
@@ -105,20 +107,20 @@ def denoise(
             before = dram_taken(first.device)
             for group in groups:
                 group.part = group.run.load(expert, group.ctx)
-            held[expert] = [before, dram_taken(first.device)]
+            dram[expert] = [before, dram_taken(first.device)]
         predictions = [group.predict(latents, pipeline.timestep(t)) for group in groups]
         predictions = gather_batch([group.ctx for group in groups], predictions)
         noise = _noise(schedule, numbers[index], latents.shape)
-        for group, found in zip(groups, predictions, strict=True):
-            prediction = found if pipeline.guidance_dtype is None else ttnn.typecast(found, ttnn.float32)
+        for group, answer in zip(groups, predictions, strict=True):
+            prediction = answer if pipeline.guidance_dtype is None else ttnn.typecast(answer, ttnn.float32)
             if pipeline.batch(first.request) == 2:
                 prediction = guide(prediction, scales[expert])
             group.step(prediction, index, numbers, noise)
         latents = groups[0].read()
-        kept.append(latents)
+        steps.append(latents)
         used.append(expert)
     progress.report(len(numbers), len(numbers))
-    return kept, used, held
+    return steps, used, dram
 
 
 @dataclass

@@ -157,9 +157,9 @@ def needs(
         shape=list(submesh.shape),
         parameters=total[1],
         weights=total[0],
-        **_sizes(level, taken, total[0] + taken.kept) | {"largest_free": 0},
+        **_sizes(level, taken, total[0] + taken.remaining) | {"largest_free": 0},
         l1=_l1(submesh, taken),
-        owners=_owners(ctx, taken.kept),
+        owners=_owners(ctx, taken.remaining),
     )
     return {"model": subject.config, "groups": [as_json(group)], "fits": False}, {}
 
@@ -201,7 +201,7 @@ def _weights_of(subject: Subject, submesh: ttnn.MeshDevice, options: RunOptions)
 
 def _sizes(level: Level, taken: Usage, persistent: int) -> dict[str, Any]:
     """``taken`` is of a forward that found ``persistent`` bytes in place, those it kept itself included."""
-    peak = persistent + taken.peak.size - taken.kept
+    peak = persistent + taken.peak.size - taken.remaining
     return {
         "total": level.total,
         "persistent": persistent,
@@ -215,17 +215,17 @@ def _sizes(level: Level, taken: Usage, persistent: int) -> dict[str, Any]:
 def _l1(device: ttnn.MeshDevice, taken: Usage) -> L1:
     """Return what the fullest core holds."""
     view = ttnn.get_memory_view(device, ttnn.BufferType.L1)
-    kept = max(taken.l1_kept, view.total_bytes_allocated_per_bank)
-    peak = taken.l1_peak.size + kept - taken.l1_kept
+    persistent = max(taken.l1_remaining, view.total_bytes_allocated_per_bank)
+    peak = taken.l1_peak.size + persistent - taken.l1_remaining
     total = view.total_bytes_per_bank
-    tensors = taken.l1_tensors + kept - taken.l1_kept
-    return L1(total, kept, peak, taken.l1_peak.op, tensors, total - peak)
+    tensors = taken.l1_tensors + persistent - taken.l1_remaining
+    return L1(total, persistent, peak, taken.l1_peak.op, tensors, total - peak)
 
 
-def _owners(ctx: Context, kept: int) -> list[dict[str, Any]]:
+def _owners(ctx: Context, size: int) -> list[dict[str, Any]]:
     """Who keeps ``kept`` bytes of DRAM after a forward: the collectives' buffers, and what the model itself keeps."""
     owners = ctx.ccl.owned()
-    rest = kept - sum(owner["bytes"] for owner in owners)
+    rest = size - sum(owner["bytes"] for owner in owners)
     return owners + (
         [{"owner": "kept by the model", "axis": None, "shape": [], "count": 1, "bytes": rest}] if rest else []
     )

@@ -44,8 +44,8 @@ class Part:
     def sizes(self, **inputs: torch.Tensor) -> dict[str, int]:
         """Return the sizes of the named dims of the model's inputs, which its ``read`` takes."""
         dims = self.spec.inputs(self.raw)
-        given = {name: tuple(x.shape) for name, x in inputs.items() if name in dims}
-        return named_sizes({name: dims[name] for name in given}, given)
+        shapes = {name: tuple(x.shape) for name, x in inputs.items() if name in dims}
+        return named_sizes({name: dims[name] for name in shapes}, shapes)
 
 
 @dataclass(frozen=True)

@@ -48,16 +48,16 @@ class DFlashDrafter:
     def rows(self) -> int:
         return self._cache[0].length
 
-    def propose(self, start: int, last: int, kept: list[ttnn.Tensor]) -> torch.Tensor:
+    def propose(self, start: int, last: int, states: list[ttnn.Tensor]) -> torch.Tensor:
         """(block - 1,) ids after ``last``, at ``start``; ``kept``: hidden states of the rows since the last call."""
         config = self._model.config
         if self._keeps == "none":
             if self._whole:
-                kept = [ttnn.concat(list(pair), dim=2) for pair in zip(self._whole, kept, strict=True)]
-            self._whole, self._cache = kept, self._model.new_cache()
+                states = [ttnn.concat(list(pair), dim=2) for pair in zip(self._whole, states, strict=True)]
+            self._whole, self._cache = states, self._model.new_cache()
         block = torch.full((1, config.block_size), config.mask_token_id)
         block[0, 0] = last
-        hidden = self._model(self._target.embed(block), kept, self._cache, start=start)
+        hidden = self._model(self._target.embed(block), states, self._cache, start=start)
         if self.rows != start:
             raise InvariantError(f"the drafter's cache has {self.rows} rows before position {start}")
         return self._target.argmax(hidden[:, :, 1:])
@@ -77,9 +77,9 @@ def speculate(
     tokens = [int(target.argmax(last_row(hidden.last)))]
     steps = []
     start = prompt_1P.shape[1]
-    kept = hidden.kept
+    states = hidden.kept
     while len(tokens) < max_new_tokens:
-        proposed = drafter.propose(start, tokens[-1], kept)
+        proposed = drafter.propose(start, tokens[-1], states)
         hidden = target.hidden(torch.cat([torch.tensor(tokens[-1:]), proposed])[None], cache, keep)
         best = target.argmax(hidden.last)
         matched = matching_prefix(proposed, best)
@@ -88,7 +88,7 @@ def speculate(
         crop(cache, start)
         if cache[0].length != start:
             raise InvariantError(f"the target's cache has {cache[0].length} rows before position {start}")
-        kept = [x[:, :, : matched + 1] for x in hidden.kept]
+        states = [x[:, :, : matched + 1] for x in hidden.kept]
         steps.append(
             {
                 "proposed": proposed.tolist(),
@@ -192,7 +192,7 @@ def _looked_into(
     hidden = target.hidden(prompt[None], target.new_cache(), layers)
     get = target.ctx.get_equal
     logits = get(gather_features(target.ctx, target.logits(hidden.last)))
-    found = {
+    tensors = {
         "last": get(hidden.last)[0, 0],
         "layers": torch.cat([get(x)[0] for x in hidden.kept]),
         "logits": logits[0, 0, :, : target.config.vocab_size],
@@ -200,6 +200,6 @@ def _looked_into(
     if model is not None:
         block = torch.full((1, model.config.block_size), model.config.mask_token_id)
         block[0, 0] = first
-        kept = [hidden.kept[layer] for layer in model.config.target_layer_ids]
-        found["draft"] = get(model(target.embed(block), kept, model.new_cache(), start=len(prompt)))[0, 0]
-    return found
+        states = [hidden.kept[layer] for layer in model.config.target_layer_ids]
+        tensors["draft"] = get(model(target.embed(block), states, model.new_cache(), start=len(prompt)))[0, 0]
+    return tensors

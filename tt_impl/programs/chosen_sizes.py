@@ -20,7 +20,7 @@ from tt_impl.parallel import programs
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.sdpa import local_program_config, program_config, usual_chunks
 from tt_impl.pipelines.transformer import submeshes
-from tt_impl.programs.given_calls import Seen, settings
+from tt_impl.programs.recorded_calls import CallRecord, settings
 
 _ATTENTION = "ttnn.transformer.scaled_dot_product_attention"
 _ROWS = (1, 32, 33, 64, 96, 97, 128, 160, 192, 224, 255, 256, 257, 289, 320, 511, 512, 513, 640, 2049)
@@ -33,32 +33,32 @@ _LAYOUTS = (("t3k", "sp2_tp4"), ("bh-loudbox", "sp4_tp2"), *product(("galaxy", "
 
 
 def program(device: ttnn.MeshDevice, options: RunOptions, **_: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Report ``calls`` as :mod:`tt_impl.programs.given_calls` has them, ``grid`` and ``shape``."""
+    """Report ``calls`` as :mod:`tt_impl.programs.recorded_calls` has them, ``grid`` and ``shape``."""
     ctx = Context(submeshes(device, options)[0], options)
     size = ctx.device.compute_with_storage_grid_size()
-    found = [*_attention(ctx), *_convolutions(ctx), *_products(ctx, (size.x, size.y)), *_links(), *_memory()]
-    return {"calls": found, "grid": [size.x, size.y], "shape": list(ctx.shape)}, {}
+    calls = [*_attention(ctx), *_convolutions(ctx), *_products(ctx, (size.x, size.y)), *_links(), *_memory()]
+    return {"calls": calls, "grid": [size.x, size.y], "shape": list(ctx.shape)}, {}
 
 
-def _call(op: str, *shapes: tuple[int, ...], given: dict[str, Any] | None = None, **options: Any) -> Seen:
+def _call(op: str, *shapes: tuple[int, ...], arguments: dict[str, Any] | None = None, **options: Any) -> CallRecord:
     inputs = [[list(shape), list(shape), "BFLOAT16", "DRAM"] for shape in shapes]
-    return {"op": op, "inputs": inputs, "outputs": [], "given": given or {}} | settings(options)
+    return {"op": op, "inputs": inputs, "outputs": [], "arguments": arguments or {}} | settings(options)
 
 
-def _attention(ctx: Context) -> Iterator[Seen]:
+def _attention(ctx: Context) -> Iterator[CallRecord]:
     """Chunks over sp and of local rows over others, in one piece, and of pixels."""
     for mesh, parallel in _LAYOUTS:
         options = RunOptions.of(mesh=mesh, parallel=parallel, backend=ctx.options.backend)
-        seen = {"arch": options.mesh.arch, "sp": options.parallel.sp, "tp": options.parallel.tp}
+        layout = {"arch": options.mesh.arch, "sp": options.parallel.sp, "tp": options.parallel.tp}
         q, k = usual_chunks(options)
-        yield {"op": "chunks", "chunks": seen | {"q": q, "k": k}}
+        yield {"op": "chunks", "chunks": layout | {"q": q, "k": k}}
     how = {"compute_kernel_config": ctx.sdpa_config}
     for rows in _ROWS:
         q = (1, 4, rows, 64)
         ring = program_config(ctx, rows, reserve_row=True)
         yield _call("ttnn.transformer.ring_joint_scaled_dot_product_attention", q, q, program_config=ring, **how)
         whole = local_program_config(ctx, rows)
-        yield _call(_ATTENTION, q, q, given={"output_concat_heads": True}, program_config=whole, **how)
+        yield _call(_ATTENTION, q, q, arguments={"output_concat_heads": True}, program_config=whole, **how)
         for keys in _ROWS:
             chunks = program_config(ctx, rows, reserve_row=False, keys=keys)
             yield _call(_ATTENTION, q, (1, 4, keys, 64), program_config=chunks, **how)
@@ -67,18 +67,18 @@ def _attention(ctx: Context) -> Iterator[Seen]:
         yield _call(_ATTENTION, *shapes, program_config=pixel_chunks(ctx, channels, rows, keys), **how)
 
 
-def _convolutions(ctx: Context) -> Iterator[Seen]:
+def _convolutions(ctx: Context) -> Iterator[CallRecord]:
     for channels, out, (kernel, side) in product(
         _CHANNELS, _CHANNELS, (((3, 1, 1), 7), ((1, 3, 3), 8), ((3, 3, 3), 9))
     ):
         taps = kernel[0] * kernel[1] * kernel[2]
         config = conv3d.config(ctx, conv3d.blocks(channels, out, taps), side, side)
-        given = {"kernel_size": list(kernel), "output_channels": out}
+        arguments = {"kernel_size": list(kernel), "output_channels": out}
         how = {"config": config, "compute_kernel_config": ctx.linear_config}
-        yield _call("ttnn.experimental.conv3d", (1, kernel[0], side, side, channels), given=given, **how)
+        yield _call("ttnn.experimental.conv3d", (1, kernel[0], side, side, channels), arguments=arguments, **how)
 
 
-def _products(ctx: Context, grid: tuple[int, int]) -> Iterator[Seen]:
+def _products(ctx: Context, grid: tuple[int, int]) -> Iterator[CallRecord]:
     """Blocks of matmuls, with and without a gather on the way."""
     gather = "ttnn.experimental.all_gather_minimal_matmul_async"
     cores = (grid[0], grid[1] - 1)
@@ -90,11 +90,11 @@ def _products(ctx: Context, grid: tuple[int, int]) -> Iterator[Seen]:
         yield _call("ttnn.experimental.minimal_matmul", x, w, config=config, **how)
         for ring in (True, False):
             config = programs.matmul_config(rows, 4 * inner, columns, cores, part=inner, ring=ring)
-            given = {"topology": "Ring" if ring else "Linear"}
-            yield _call(gather, x, (1, 1, 4 * inner, columns), given=given, config=config, **how)
+            arguments = {"topology": "Ring" if ring else "Linear"}
+            yield _call(gather, x, (1, 1, 4 * inner, columns), arguments=arguments, config=config, **how)
 
 
-def _links() -> Iterator[Seen]:
+def _links() -> Iterator[CallRecord]:
     """Cores that share a link while packets go through a mux, and the packets of each."""
     for columns, links in product(range(4, 15), range(1, 7)):
         workers = programs.workers_per_link(columns, links)
@@ -102,7 +102,7 @@ def _links() -> Iterator[Seen]:
         yield {"op": "mux", "mux": {"columns": columns, "links": links, "workers": workers, "buffers": buffers}}
 
 
-def _memory() -> Iterator[Seen]:
+def _memory() -> Iterator[CallRecord]:
     """Where activations lie that do not leave their layer, and what lives within one operation."""
     for rows in (32, 480, 511, 512, 513, 544):
         yield {"op": "activations", "lies": {"rows": rows, "in": programs.activation_memory(rows).buffer_type.name}}

@@ -32,18 +32,18 @@ Named = Iterator[tuple[str, bool | str, Call]]
 def program(device: ttnn.MeshDevice, options: RunOptions, **_: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Make every call; the report tells by name which wrong ones were ``accepted`` and which right ones were not."""
     bench = Bench(device, options)
-    found: dict[str, Any] = {"accepted": [], "refused": [], "calls": 0}
+    report: dict[str, Any] = {"accepted": [], "refused": [], "calls": 0}
     for calls in (links, topologies, cores, parts, buffers, ledger, semaphores, pages, freed, divided):
         for name, right, call in calls(bench):
             error = _error(call)
-            found["calls"] += 1
+            report["calls"] += 1
             sentence = f"{name}: {type(error).__name__} {error}".splitlines()[0]
             if right is True and error is not None:
-                found["refused"].append(sentence)
+                report["refused"].append(sentence)
             named = right if isinstance(right, str) else ""
             if right is not True and not (isinstance(error, UserError | HazardError) and named in str(error)):
-                found["accepted"].append(sentence)
-    return found, {}
+                report["accepted"].append(sentence)
+    return report, {}
 
 
 def _error(call: Call) -> Exception | None:
@@ -234,16 +234,16 @@ def ledger(b: Bench) -> Named:
 
     def lent(*steps: str) -> Call:
         def play() -> None:
-            found = BufferLedger()
+            ledger = BufferLedger()
             loans = []
             for step in steps:
                 what, _, axis = step.partition(" ")
                 if what == "lend":
-                    loans.append(found.lend("K", int(axis), step))
+                    loans.append(ledger.lend("K", int(axis), step))
                 elif what == "read":
                     loans[int(axis)].read()
                 else:
-                    found.synchronised(int(axis) if axis else None)
+                    ledger.synchronised(int(axis) if axis else None)
 
         return play
 
@@ -293,7 +293,7 @@ def pages(b: Bench) -> Named:
     table = list[int]()
     pool = PagePool(ctx, 1, 8)
 
-    def all_given(count: int) -> None:
+    def all_lent(count: int) -> None:
         few = PagePool(ctx, 1, count)
         first = list[int]()
         second = list[int]()
@@ -303,12 +303,12 @@ def pages(b: Bench) -> Named:
             raise ValueError(f"{count} pages were given out as {first} and {second}")
 
     def named() -> None:
-        found = ttnn.to_torch(ttnn.get_device_tensors(pool.on_device([3, 0, 5], 2))[0]).tolist()
-        if found != [[3, 0, 5, -1, -1, -1, -1, -1]] * 2:
-            raise ValueError(f"a table of the pages 3, 0 and 5 says {found}")
+        rows = ttnn.to_torch(ttnn.get_device_tensors(pool.on_device([3, 0, 5], 2))[0]).tolist()
+        if rows != [[3, 0, 5, -1, -1, -1, -1, -1]] * 2:
+            raise ValueError(f"a table of the pages 3, 0 and 5 says {rows}")
 
     for count in (7, 8):
-        yield f"{count} pages for two users", True, partial(all_given, count)
+        yield f"{count} pages for two users", True, partial(all_lent, count)
     yield "rows that the pages have room for", True, lambda: pool.reserve(table, 8 * PAGE)
     yield "a row more", "all 8 pages", lambda: pool.reserve(table, 8 * PAGE + 1)
     yield "a table of three pages", True, named

@@ -25,14 +25,14 @@ def program(
     Args:
         models: a config.json, and what its checkpoint may hold besides.
     """
-    found: dict[str, Any] = {"accepted": [], "refused": [], "calls": len(models)}
+    report: dict[str, Any] = {"accepted": [], "refused": [], "calls": len(models)}
     for config, left in models:
         error = str(_error(config, Holding([*left, _OF_NOTHING]), Context(device, options)))
         if _OF_NOTHING not in error:
-            found["accepted"].append(f"{config['_class_name']}: {error}")
+            report["accepted"].append(f"{config['_class_name']}: {error}")
         elif any(name in error for name in left):
-            found["refused"].append(f"{config['_class_name']}: {error}")
-    return found, {}
+            report["refused"].append(f"{config['_class_name']}: {error}")
+    return report, {}
 
 
 _OF_NOTHING = "of_nothing.weight"

@@ -27,9 +27,9 @@ PASSES = 3
 def find_published(name: str) -> Published:
     """Find a published model that has a counterpart in TTNN, by its name, its family left out or not (``large``)."""
     known = {p.name: (spec, p) for spec in models().all if spec.ttnn for p in spec.published}
-    for full, (spec, found) in known.items():
+    for full, (spec, model) in known.items():
         if name in (full, full.removeprefix(f"{spec.name}-")):
-            return found
+            return model
     transformers = [full for full, (spec, _) in known.items() if spec.kind == "transformer"]
     raise UserError(f"model '{name}' does not exist in TTNN; choose one of {', '.join(transformers)}.")
 
@@ -155,34 +155,34 @@ class Stage:
 
 def stages(model: Published, size: tuple[int, ...], options: RunOptions, batch: int | None = None) -> list[Stage]:
     """List a transformer's pipeline for one cfg group: text encoders, the transformer once per expert, decoder."""
-    found = []
+    parts = []
     for companion in model.encoders:
         spec, encoder = get_published(companion.published)
         sizes = {BATCH: max(1, companion.prompts // options.parallel.cfg), "tokens": companion.tokens}
         shapes = {name: tuple(sizes[dim] for dim in dims) for name, dims in spec.inputs(encoder.config).items()}
-        found.append(Stage(companion.stage, encoder, shapes))
+        parts.append(Stage(companion.stage, encoder, shapes))
     shapes = input_shapes(model, size, options, batch)
     for number in range(1, model.experts + 1):
         name = f"expert {number}" if model.experts > 1 else "transformer"
-        found.append(Stage(name, model, shapes))
+        parts.append(Stage(name, model, shapes))
     if model.decoder:
         spec, decoder = get_published(model.decoder)
         frames = [min(n, PASSES * spec.frames_per_pass) for n in size[:-2]]
-        found.append(Stage("decoder", decoder, input_shapes(decoder, (*frames, *size[-2:]), options, 1)))
-    return found
+        parts.append(Stage("decoder", decoder, input_shapes(decoder, (*frames, *size[-2:]), options, 1)))
+    return parts
 
 
 def text(outcome: Outcome, title: str) -> str:
     """Write a few lines for people, sizes in MiB of one device."""
     group = outcome.report["groups"][0]
     shape = "x".join(map(str, group["shape"]))
-    kept = group["persistent"] - group["weights"]
+    persistent = group["persistent"] - group["weights"]
     lines = [
         f"{title}: {outcome.ran}",
         f"  a cfg group of {shape}, {group['parameters'] / 1e9:.2f} G parameters, MiB per device:",
         f"    DRAM       {_mib(group['total'])}",
         f"    weights    {_mib(group['weights'])}",
-        f"    persistent {_mib(kept)}  kept from one forward to the next",
+        f"    persistent {_mib(persistent)}  kept from one forward to the next",
         *(f"      {_mib(owner['bytes'])}  {_owner(owner)}" for owner in group["owners"]),
         f"    transient  {_mib(group['peak'] - group['persistent'])}  at the peak, in {group['peak_op']}",
         f"    peak       {_mib(group['peak'])}",
@@ -208,28 +208,28 @@ def verdict(report: dict[str, Any]) -> str:
 
 def shrink(group: dict[str, Any]) -> list[str]:
     """List what to shrink so that a group fits, the largest owner first; nothing if DRAM and L1 would hold it."""
-    found = []
+    sentences = []
     transient = group["peak"] - group["persistent"]
     total = group["total"]
-    kept = group["persistent"] - group["weights"]
+    persistent = group["persistent"] - group["weights"]
     if group["headroom"] < 0:
         size, owner, how = max(
             (group["weights"], "weights", "more tp, bfp8_b (about half of bf16) or fsdp over sp"),
-            (kept, "persistent buffers", "more sp or tp; fewer owners that keep a pair each"),
+            (persistent, "persistent buffers", "more sp or tp; fewer owners that keep a pair each"),
             (transient, f"activations, at most in {group['peak_op']}", "more sp, or one prompt at a time"),
         )
         most = total - (group["peak"] - size)
-        found.append(
+        sentences.append(
             f"{-group['headroom'] / MIB:.1f} MiB of DRAM too much; shrink {owner} from {size / MIB:.1f} to "
             f"{max(0, most) / MIB:.1f} MiB: {how}"
         )
     if group["l1"]["headroom"] < 0:
         l1 = group["l1"]
-        found.append(
+        sentences.append(
             f"{-l1['headroom']} B of a core's L1 too much in {l1['peak_op']}; take smaller chunks or blocks there, or "
             f"move its {l1['tensors']} B of tensors to DRAM"
         )
-    return found
+    return sentences
 
 
 def _owner(owner: dict[str, Any]) -> str:

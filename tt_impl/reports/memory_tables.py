@@ -51,13 +51,13 @@ def measured(system: System, worker: Worker) -> Row:
     name, size, mesh, parallel = system
     _, model = get_published(name)
     options = RunOptions.of(mesh=mesh, parallel=parallel, backend="ttnn-mock")
-    found: dict[str, Row] = {}
+    results: dict[str, Row] = {}
     stages = []
     for stage in memory.stages(model, latent(model, size)[1], options):
         key = f"{stage.model.name} {stage.shapes}"
-        if key not in found:
-            found[key] = _stage(stage, options, worker)
-        stages.append({"stage": stage.name, "model": stage.model.name} | found[key])
+        if key not in results:
+            results[key] = _stage(stage, options, worker)
+        stages.append({"stage": stage.name, "model": stage.model.name} | results[key])
     ran = next((s["ran"] for s in stages if "ran" in s), "")
     return {"system": list(system), "ran": ran, "stages": stages}
 
@@ -124,7 +124,7 @@ def _pipeline(row: Row) -> list[str]:
             continue
         group = stage["groups"][0]
         there.append(Model(stage["stage"], group["persistent"], group["peak"] - group["persistent"]))
-        parts.append(f"{stage['stage']}: {there[-1].held / memory.MIB:.0f} + {there[-1].working / memory.MIB:.0f}")
+        parts.append(f"{stage['stage']}: {there[-1].resident / memory.MIB:.0f} + {there[-1].working / memory.MIB:.0f}")
         total = group["total"]
     chosen = residency(there, total)
     choice = chosen.sentence if chosen else "**does not fit**"
@@ -132,20 +132,20 @@ def _pipeline(row: Row) -> list[str]:
         choice = "-"
     elif len(there) < len(row["stages"]):
         choice += " (of those measured)"
-    held = sum(model.held for model in there)
-    return [*label, "; ".join(parts), f"{held / memory.MIB:.0f}", f"{total / memory.MIB:.0f}", choice]
+    resident = sum(model.resident for model in there)
+    return [*label, "; ".join(parts), f"{resident / memory.MIB:.0f}", f"{total / memory.MIB:.0f}", choice]
 
 
 def _unfit(rows: list[Row]) -> Iterator[str]:
     """List what does not fit, and what to shrink."""
-    found = []
+    lines = []
     for row in rows:
         for stage in row["stages"]:
             if not stage.get("fits", True):
-                found.append(f"* {' '.join(row['system'])}, {stage['stage']}: {memory.verdict(stage)}")
-    if found:
+                lines.append(f"* {' '.join(row['system'])}, {stage['stage']}: {memory.verdict(stage)}")
+    if lines:
         yield "\n## What does not fit\n"
-        yield from found
+        yield from lines
 
 
 def _op(name: str) -> str:

@@ -20,7 +20,7 @@ class Model:
     """A model of a pipeline, in bytes of one device: ``held`` while it is there, ``working`` beside it in its phase."""
 
     name: str
-    held: int
+    resident: int
     working: int
 
 
@@ -49,8 +49,8 @@ class Residency:
 
 def peak_of(models: Sequence[Model], stay: Sequence[Model]) -> tuple[int, str]:
     """(bytes, phase) of the fullest phase if ``stay`` are there all the time."""
-    held = sum(model.held for model in stay)
-    phases = ((held + model.working + (0 if model in stay else model.held), model.name) for model in models)
+    resident = sum(model.resident for model in stay)
+    phases = ((resident + model.working + (0 if model in stay else model.resident), model.name) for model in models)
     return max(phases, default=(0, ""))
 
 
@@ -61,7 +61,7 @@ def residency(models: Sequence[Model], total: int) -> Residency | None:
         for stay in combinations(models, number):
             peak, fullest = peak_of(models, stay)
             swapped = [model for model in models if model not in stay]
-            loaded = sum(model.held for model in swapped)
+            loaded = sum(model.resident for model in swapped)
             if peak <= total and (best is None or loaded < best.loaded):
                 names = tuple(m.name for m in stay), tuple(m.name for m in swapped)
                 best = Residency(*names, peak, fullest, loaded)

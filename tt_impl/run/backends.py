@@ -114,8 +114,8 @@ class Silicon(Backend):
     def open(self, spec: MeshSpec, fabric: str) -> Iterator[Any]:
         import ttnn
 
-        if (found := ttnn.get_num_devices()) < spec.num_devices:
-            raise UserError(f"mesh {spec} needs {spec.num_devices} devices, but this machine has {found}.")
+        if (count := ttnn.get_num_devices()) < spec.num_devices:
+            raise UserError(f"mesh {spec} needs {spec.num_devices} devices, but this machine has {count}.")
         with opened(spec, fabric) as device:
             yield device
 

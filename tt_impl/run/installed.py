@@ -24,12 +24,12 @@ COMPILER = Path("compiler", "bin", "riscv-tt-elf-g++")
 
 def ttnn_package() -> Path:
     """Folder of the installed ``ttnn``, found without importing it; ``UserError`` if there is none."""
-    found = importlib.util.find_spec("ttnn")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("ttnn")
+    if spec is None or spec.origin is None:
         raise UserError(
             "ttnn is not installed in this Python; install it with 'pip install ttnn' (Python 3.10 or 3.12)."
         )
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
 def runtime_root(package: Path) -> Path:

@@ -174,12 +174,12 @@ def _borders(named: dict[str, Any]) -> list[Entry]:
     """List what the first device of each axis sends: the border to its one neighbour; a dim grows before the next."""
     x, dims, left, right, _, axes = (named[name] for name in _PADDED)
     shape = list(x.shape)
-    found = []
+    entries = []
     for dim, before, after, axis in zip(dims, left, right, axes, strict=True):
         border = tensor_bytes(shape, x.dtype.name) / shape[dim] * before
         shape[dim] += before + after
-        found.append({"collective": "neighbor_pad", "axis": axis, "bytes": int(border)})
-    return found
+        entries.append({"collective": "neighbor_pad", "axis": axis, "bytes": int(border)})
+    return entries
 
 
 def compared(call: Invocation) -> list[Entry]:
@@ -190,12 +190,12 @@ def compared(call: Invocation) -> list[Entry]:
 
 def crossings(name: str, named: dict[str, Any], inputs: list[ttnn.Tensor]) -> list[Entry]:
     """Return :func:`collectives` with ``topology`` and ``links``: None where the program leaves them to ttnn."""
-    found = collectives(name, named, inputs)
+    entries = collectives(name, named, inputs)
     links = links_of(named)
     topology = topology_of(named)
-    for i, entry in enumerate(found):
+    for i, entry in enumerate(entries):
         entry |= {"topology": topology, "links": links[i] if isinstance(links, list | tuple) else links}
-    return found
+    return entries
 
 
 def links_of(named: dict[str, Any]) -> Any:

@@ -40,18 +40,18 @@ def fuses(call: Invocation, device_ops: list[str]) -> list[list[str]]:
     """
     name = call.name.rpartition(".")[2]
     collective = TABLE.get(call.name)
-    found = [collective.kind] if collective is not None and collective.part else []
-    found += _BY_NAME.get(name, ())
-    if _given(call.kwargs.get(_GATED)):
-        found += ["gate", "residual"]
-    found += [word for key, word in _BY_ARGUMENT.items() if _given(call.kwargs.get(key))]
-    if any(norm in name for norm in _NORMS) and _given(call.kwargs.get("weight")):
-        found.append("scale and shift" if _given(call.kwargs.get("bias")) else "scale")
-        found = [word for word in found if word != "bias"]
+    words = [collective.kind] if collective is not None and collective.part else []
+    words += _BY_NAME.get(name, ())
+    if _is_set(call.kwargs.get(_GATED)):
+        words += ["gate", "residual"]
+    words += [word for key, word in _BY_ARGUMENT.items() if _is_set(call.kwargs.get(key))]
+    if any(norm in name for norm in _NORMS) and _is_set(call.kwargs.get("weight")):
+        words.append("scale and shift" if _is_set(call.kwargs.get("bias")) else "scale")
+        words = [word for word in words if word != "bias"]
     if len(device_ops) > 1 and "UnaryDeviceOperation" in device_ops[1:]:
-        found = [word for word in found if word != "activation"]
-    return [list(dict.fromkeys(found))] * bool(device_ops) + [[] for _ in device_ops[1:]]
+        words = [word for word in words if word != "activation"]
+    return [list(dict.fromkeys(words))] * bool(device_ops) + [[] for _ in device_ops[1:]]
 
 
-def _given(value: Any) -> bool:
+def _is_set(value: Any) -> bool:
     return value is not None and not (isinstance(value, list | tuple | str) and not value)

@@ -185,10 +185,10 @@ def build(call: Invocation) -> Graph:
     """Make a call without dispatch and read what ttnn builds for it."""
     with capturing(dispatch=False) as nodes:
         call.proceed()
-    return read(nodes, given(call))
+    return read(nodes, settings_of(call))
 
 
-def given(call: Invocation) -> Settings:
+def settings_of(call: Invocation) -> Settings:
     """Return the settings that the program asks for: some operations hide theirs from the graph."""
     config = call.kwargs.get("compute_kernel_config")
     return (None, None) if config is None else (config.math_fidelity.name, config.fp32_dest_acc_en)
@@ -293,8 +293,8 @@ class _Reader:
         return fidelity[1], bool(fp32 and int(fp32[1]))
 
     def _operands(self, numbers: list[int]) -> tuple[Operand, ...]:
-        found = (self._nodes[i] for i in numbers)
-        return tuple(_operand(node["params"]) for node in found if node["node_type"] == "tensor")
+        nodes = (self._nodes[i] for i in numbers)
+        return tuple(_operand(node["params"]) for node in nodes if node["node_type"] == "tensor")
 
 
 _HANDLERS: dict[str, Callable[[_Reader, Node], None]] = {
@@ -326,5 +326,5 @@ def _name(text: str) -> str:
 
 
 def _cores(text: str) -> list[Core]:
-    ranges = (map(int, found) for found in _RANGE.findall(text))
+    ranges = (map(int, match) for match in _RANGE.findall(text))
     return [(x, y) for x0, y0, x1, y1 in ranges for x in range(x0, x1 + 1) for y in range(y0, y1 + 1)]

@@ -218,22 +218,22 @@ def tensors_in(value: Any) -> list[ttnn.Tensor]:
 
 def tensors_at(name: str, value: Any) -> list[tuple[str, ttnn.Tensor]]:
     """List tensors with the place of each in the argument called ``name``: ``name``, ``name[1]``, ``name[key]``."""
-    found: list[tuple[str, ttnn.Tensor]] = []
-    _collect(name, value, found)
-    return found
+    tensors: list[tuple[str, ttnn.Tensor]] = []
+    _collect(name, value, tensors)
+    return tensors
 
 
-def _collect(place: str, value: Any, found: list[tuple[str, ttnn.Tensor]]) -> None:
+def _collect(place: str, value: Any, tensors: list[tuple[str, ttnn.Tensor]]) -> None:
     if isinstance(value, _TENSORS):
-        found.append((place, value))
+        tensors.append((place, value))
     elif isinstance(value, dict):
         for key, item in value.items():
             if isinstance(item, _HOLDERS):
-                _collect(f"{place}[{key}]", item, found)
+                _collect(f"{place}[{key}]", item, tensors)
     elif isinstance(value, list | tuple):
         for number, item in enumerate(value):
             if isinstance(item, _HOLDERS):
-                _collect(f"{place}[{number}]", item, found)
+                _collect(f"{place}[{number}]", item, tensors)
 
 
 def on_device(tensor: ttnn.Tensor) -> bool:

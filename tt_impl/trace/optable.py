@@ -90,10 +90,10 @@ class OpTable:
 
     def _add(self, row: Row) -> None:
         key = str([value for name, value in row.items() if name not in _HIGHEST])
-        kept = self._rows.setdefault(key, row | {"count": 0})
-        kept["count"] += 1
+        entry = self._rows.setdefault(key, row | {"count": 0})
+        entry["count"] += 1
         for name in _HIGHEST:
-            kept[name] = max(kept[name], row[name])
+            entry[name] = max(entry[name], row[name])
 
     def _reached(self, levels: Levels, name: str) -> None:
         self._dram_total = levels.dram_total

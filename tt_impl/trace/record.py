@@ -28,8 +28,8 @@ class Recorder:
         if self._last_op is not None:
             os.pwrite(self._last_op.fileno(), f"{call.name} on {shapes}\n".encode(), 0)  # in one step
         entry: dict[str, Any] = {"op": call.name, "inputs": shapes}
-        if found := compared(call):
-            entry["collectives"] = found
+        if collectives := compared(call):
+            entry["collectives"] = collectives
         result = call.proceed()
         outputs = [t for t in tensors_in(result) if on_device(t)]
         if inputs or outputs:

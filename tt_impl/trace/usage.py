@@ -35,9 +35,9 @@ class Usage:
         l1_tensors: of ``l1_peak``, what are tensors and semaphores.
     """
 
-    kept: int
+    remaining: int
     peak: Peak
-    l1_kept: int
+    l1_remaining: int
     l1_peak: Peak
     l1_tensors: int
 
@@ -49,8 +49,8 @@ def usage(nodes: list[Node], device: ttnn.MeshDevice) -> Usage:
     size, op = graph.dram_peak
     highest = Peak()
     tensors = 0
-    for found in graph.ops:
-        if found.cb_bytes + found.l1 > highest.size:
-            highest = Peak(found.cb_bytes + found.l1, found.call)
-            tensors = found.l1
+    for operation in graph.ops:
+        if operation.cb_bytes + operation.l1 > highest.size:
+            highest = Peak(operation.cb_bytes + operation.l1, operation.call)
+            tensors = operation.l1
     return Usage(graph.dram * banks, Peak(size * banks, op), graph.l1, highest, tensors)

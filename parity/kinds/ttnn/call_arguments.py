@@ -59,7 +59,7 @@ class Where:
 
 def wrong(call: Seen, where: Where) -> list[str]:
     """Return a sentence about everything that a call should have been given and was not; its keys are those of
-    ``tt_impl.programs.given_calls``.
+    ``tt_impl.programs.recorded_calls``.
     """
     if "inputs" not in call:
         return [f"{call['op']}: {sentence}" for sentence in _choice(call)]
@@ -100,7 +100,7 @@ def _dtypes(call: Seen) -> list[str]:
         found += [] if wide else ["a square, whose mean less that of its root leaves little, is rounded"]
     elif wide and op in ("add", "subtract", "multiply") and "FLOAT32" not in dtypes:
         found.append("a result is fp32, and both of what it is made of were rounded")
-    if op in ("add", "subtract", "multiply") and len(set(dtypes)) > 1 and "dtype" not in call["given"]:
+    if op in ("add", "subtract", "multiply") and len(set(dtypes)) > 1 and "dtype" not in call["arguments"]:
         found.append("it takes fp32 and what was rounded, and is not told which the result is")
     if op == "matmul" and dtypes[:2] == ["FLOAT32", "BFLOAT16"]:
         found.append("statistics in fp32 are multiplied with bf16")
@@ -113,8 +113,8 @@ def _dtypes(call: Seen) -> list[str]:
 
 def _collective(call: Seen, where: Where) -> list[str]:
     """Check for every link of the axis, and for a ring where there is one: what has no ends, but for pictures."""
-    axis = call["given"].get("cluster_axis")
-    given = call["given"]
+    axis = call["arguments"].get("cluster_axis")
+    given = call["arguments"]
     if axis is None or "num_links" not in given:
         return []
     found = []
@@ -174,9 +174,9 @@ def _convolution(call: Seen, where: Where) -> list[str]:
     """Check blocks of channels: no pair of more arithmetic fits a core's memory; pixels go eight by eight."""
     video = call["inputs"][0][0]
     block = call["conv"]
-    taps = math.prod(call["given"]["kernel_size"])
+    taps = math.prod(call["arguments"]["kernel_size"])
     found = [] if tuple(block["grid"]) == where.grid else [f"cores {block['grid']}, not {list(where.grid)}"]
-    outs = [n for n in _tiles_of(call["given"]["output_channels"]) if n <= SUM_CHANNELS or n % SUM_CHANNELS == 0]
+    outs = [n for n in _tiles_of(call["arguments"]["output_channels"]) if n <= SUM_CHANNELS or n % SUM_CHANNELS == 0]
     fitting = [pair for pair in product(_tiles_of(video[4]), outs) if _conv_bytes(*pair, taps) <= CONV_BYTES]
     best = max(fitting, key=lambda pair: (math.prod(pair), pair[0]), default=(TILE, TILE))
     if (block["c_in"], block["c_out"]) != best:
@@ -215,7 +215,7 @@ def _matmul(call: Seen, where: Where) -> list[str]:
             found.append(f"block {name} of {block[name]} tiles, where {best} would do for {tiles}")
     share = call["inputs"][0][0][-1] if gathers else w[-2]
     tiles = math.ceil(share / TILE)
-    ring = call["given"].get("topology") == "Ring"
+    ring = call["arguments"].get("topology") == "Ring"
     if ring and tiles % block["k"]:
         found.append(f"block k of {block['k']} tiles does not divide a ring's share of {tiles}")
     if block["k"] != min(_k_blocks(tiles, ring), key=lambda k: (_cost(tiles, k), -k)):
@@ -243,7 +243,7 @@ def _k_blocks(tiles: int, ring: bool) -> list[int]:
 
 def _hidden(call: Seen) -> list[str]:
     """Check that a feed-forward's gathered and activated hidden features stay in L1 while a device has few rows."""
-    if "fused_activation" not in call["given"] or "all_gather" not in call["op"]:
+    if "fused_activation" not in call["arguments"] or "all_gather" not in call["op"]:
         return []
     rows = call["inputs"][0][0][-2]
     memory = call["outputs"][0][3]
@@ -263,7 +263,7 @@ def _attention(call: Seen, where: Where) -> list[str]:
     found = [] if given["grid"] == grid else [f"cores {given['grid']}, not {grid}"]
     if given["approximate"]:
         found.append("exp is approximated")
-    if call["given"].get("output_concat_heads"):
+    if call["arguments"].get("output_concat_heads"):
         q_wanted = max(n for n in range(TILE, LOCAL_CHUNK + 1, TILE) if rows % n == 0)
         k_wanted = q_wanted
     elif q[1] == 1:  # one head as wide as a decoder: keys and values in bf16, two blocks of each

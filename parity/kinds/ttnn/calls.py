@@ -90,7 +90,7 @@ class GivenCalls(_Calls):
     A case's model is ``given_`` and the name of a published one, or of an image's tiny decoder in ``MODELS``.
     """
 
-    program = "tt_impl.programs.given_calls:program"
+    program = "tt_impl.programs.recorded_calls:program"
     values = False
     thresholds: ClassVar = {
         "bf16": (

@@ -22,7 +22,7 @@ from refsim.base.errors import UserError
 from refsim.files.checkpoint import Weights
 from refsim.layers.attention import local_attention
 from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV, RowParallelHeads, RowParallelLinear
-from refsim.layers.norm import LayerNorm, over_real_lanes
+from refsim.layers.norm import LayerNorm, over_real_features
 from refsim.models.clip.config import CLIPTextConfig
 from refsim.models.clip.spec import PLAIN, PROJECTED
 from refsim.models.inputs import BATCH, SAMPLE, Dims
@@ -60,9 +60,9 @@ class CLIPBlock:
         self._fc2 = RowParallelLinear(weights, device, f"{name}.mlp.fc2", in_features=wide, out_features=d)
 
     def __call__(self, x: MeshTensor) -> MeshTensor:
-        qkv = self._qkv(over_real_lanes(self._norm1, x, self._features))
+        qkv = self._qkv(over_real_features(self._norm1, x, self._features))
         x = x + gather_features(self._device, self._out(local_attention(self._device, qkv, is_causal=True)))
-        hidden = self._fc1(over_real_lanes(self._norm2, x, self._features)).map(self._act, self._activate)
+        hidden = self._fc1(over_real_features(self._norm2, x, self._features)).map(self._act, self._activate)
         return x + gather_features(self._device, self._fc2(hidden))
 
     def _activate(self, x: Tensor) -> Tensor:

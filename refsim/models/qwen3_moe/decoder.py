@@ -24,7 +24,7 @@ from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import TokenEmbedding
 from refsim.layers.kv_cache import KVCache
 from refsim.layers.linear import ColParallelLinear
-from refsim.layers.norm import RMSNorm, over_real_lanes
+from refsim.layers.norm import RMSNorm, over_real_features
 from refsim.layers.paged_cache import PagePool
 from refsim.layers.rope import text_rotary
 from refsim.models.inputs import BATCH, Dims
@@ -66,9 +66,9 @@ class Qwen3MoeDecoderLayer:
         self._experts = Qwen3MoeSparseMoeBlock(weights, device, f"{prefix}.mlp", config)
 
     def __call__(self, x: MeshTensor, rotary: tuple[Tensor, Tensor], cache: KVCache) -> MeshTensor:
-        attended = self._attention(over_real_lanes(self._norm1, x, self._features), rotary, cache)
+        attended = self._attention(over_real_features(self._norm1, x, self._features), rotary, cache)
         x = x + gather_features(self._device, attended)
-        return x + gather_features(self._device, self._experts(over_real_lanes(self._norm2, x, self._features)))
+        return x + gather_features(self._device, self._experts(over_real_features(self._norm2, x, self._features)))
 
 
 class Qwen3MoeForCausalLM:

@@ -26,7 +26,7 @@ from refsim.files.checkpoint import Weights
 from refsim.layers.attention import local_attention
 from refsim.layers.embeddings import TokenEmbedding
 from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV, RowParallelHeads, RowParallelLinear
-from refsim.layers.norm import RMSNorm, over_real_lanes
+from refsim.layers.norm import RMSNorm, over_real_features
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.t5.config import T5Config
 from refsim.parallel.padding import padded_features, padded_heads
@@ -91,10 +91,10 @@ class T5Block:
 
     def __call__(self, x: MeshTensor, bias_1HLL: Tensor) -> MeshTensor:
         """Run the block on (B, L, D), tp=Replicate with padded lanes; the mask is part of the bias."""
-        qkv = self._qkv(over_real_lanes(self._norm1, x, self._features))
+        qkv = self._qkv(over_real_features(self._norm1, x, self._features))
         out = local_attention(self._device, qkv, attn_mask=bias_1HLL.to(x.local.dtype), scale=1.0)
         x = x + gather_features(self._device, self._out(out))
-        normed = over_real_lanes(self._norm2, x, self._features)
+        normed = over_real_features(self._norm2, x, self._features)
         gate = self._gate(normed).map("gelu", lambda y: F.gelu(y, approximate="tanh"))
         return x + gather_features(self._device, self._down(gate * self._up(normed)))
 

@@ -13,7 +13,7 @@ GATHERED = {
     "op": "ttnn.experimental.all_gather_minimal_matmul_async",
     "inputs": [[s, s, "BFLOAT16", "DRAM"] for s in ([*_ROWS, 608], [1, 1, 2432, 1824])],
     "outputs": [[[*_ROWS, 1824], [*_ROWS, 1824], "BFLOAT16", "DRAM"]],
-    "given": {
+    "arguments": {
         **{"num_links": 2, "cluster_axis": 1, "topology": "Ring", "num_workers_per_link": 6},
         **{"num_buffers_per_channel": 39, "fused_activation": "SILU"},
     },
@@ -24,7 +24,7 @@ RING = {
     "op": "ttnn.transformer.ring_joint_scaled_dot_product_attention",
     "inputs": [[[1, 10, 2048, 64], [1, 10, 2048, 64], "BFLOAT16", "DRAM"]] * 3,
     "outputs": [],
-    "given": {"num_links": 2, "cluster_axis": 0, "topology": "Linear"},
+    "arguments": {"num_links": 2, "cluster_axis": 0, "topology": "Linear"},
     "compute": {"fidelity": "HiFi2", "approximate": False, "fp32": False, "l1_accumulation": False},
     "sdpa": {"q": 256, "k": 512, "approximate": False, "grid": [11, 9]},
 }
@@ -32,7 +32,7 @@ LOCAL = {
     "op": "ttnn.transformer.scaled_dot_product_attention",
     "inputs": [[[1, 4, 160, 64], [1, 4, 160, 64], "BFLOAT16", "DRAM"]] * 3,
     "outputs": [],
-    "given": {"output_concat_heads": True},
+    "arguments": {"output_concat_heads": True},
     "compute": RING["compute"],
     "sdpa": {"q": 32, "k": 32, "approximate": False, "grid": [11, 10]},
 }
@@ -47,10 +47,10 @@ def test_what_documents_ask_for_is_right(call):
     ("call", "part", "name", "value", "says"),
     [
         (GATHERED, "compute", "fp32", False, "fp32 is False, not True"),
-        (GATHERED, "given", "num_links", 1, "1 links, and the axis has 2"),
-        (GATHERED, "given", "topology", "Linear", "it is Linear, and the axis Ring"),
-        (GATHERED, "given", "num_workers_per_link", 11, "11 workers a link leave links"),
-        (GATHERED, "given", "num_buffers_per_channel", 40, "40 packets a channel, and 39 fit"),
+        (GATHERED, "arguments", "num_links", 1, "1 links, and the axis has 2"),
+        (GATHERED, "arguments", "topology", "Linear", "it is Linear, and the axis Ring"),
+        (GATHERED, "arguments", "num_workers_per_link", 11, "11 workers a link leave links"),
+        (GATHERED, "arguments", "num_buffers_per_channel", 40, "40 packets a channel, and 39 fit"),
         (GATHERED, "matmul", "grid", [11, 10], "cores [11, 10], not [11, 9]"),
         (GATHERED, "matmul", "m", 3, "block m of 3 tiles, where 6 would do for 6"),
         (GATHERED, "matmul", "n", 8, "block n of 8 tiles, where 7 would do for 7"),
@@ -74,7 +74,7 @@ def test_few_rows_stay_in_l1_and_fp32_takes_all_passes():
     few["inputs"][0][:2] = few["outputs"][0][:2] = [[1, 1, 128, 608]] * 2
     assert any("hidden features of 128 rows lie in DRAM, not in L1" in sentence for sentence in wrong(few, WHERE))
     linear = {"op": "ttnn.linear", "inputs": [[[1, 1, 1, 64], [1, 1, 32, 64], "FLOAT32", "DRAM"]] * 2, "outputs": []}
-    linear |= {"given": {}, "compute": GATHERED["compute"]}
+    linear |= {"arguments": {}, "compute": GATHERED["compute"]}
     assert any("fidelity is HiFi2, not HiFi4" in sentence for sentence in wrong(linear, WHERE))
 
 
@@ -85,7 +85,7 @@ ROW = [[1, 1, 32, 64], [1, 1, 32, 64]]
     ("op", "dtypes", "result", "more", "says"),
     [
         ("add", ["BFLOAT16", "BFLOAT16"], "FLOAT32", {}, "both of what it is made of were rounded"),
-        ("add", ["FLOAT32", "BFLOAT16"], "FLOAT32", {"given": {"dtype": "FLOAT32"}}, ""),
+        ("add", ["FLOAT32", "BFLOAT16"], "FLOAT32", {"arguments": {"dtype": "FLOAT32"}}, ""),
         ("subtract", ["BFLOAT16", "FLOAT32"], "BFLOAT16", {}, "is not told which the result is"),
         ("linear", ["BFLOAT16", "FLOAT32", "FLOAT32"], "FLOAT32", {"compute": LINEAR}, "was rounded"),
         ("multiply", ["BFLOAT16", "BFLOAT16"], "FLOAT32", {"squares": True}, ""),
@@ -97,7 +97,7 @@ ROW = [[1, 1, 32, 64], [1, 1, 32, 64]]
     ],
 )
 def test_statistics_stay_in_fp32(op, dtypes, result, more, says):
-    call = {"op": f"ttnn.{op}", "given": {}, "inputs": [[*ROW, dtype, "DRAM"] for dtype in dtypes]}
+    call = {"op": f"ttnn.{op}", "arguments": {}, "inputs": [[*ROW, dtype, "DRAM"] for dtype in dtypes]}
     found = wrong(call | {"outputs": [[*ROW, result, "DRAM"]]} | more, WHERE)
     assert (found == []) if not says else says in found[0]
 
@@ -112,7 +112,7 @@ def test_partial_sums_lie_where_they_fit():
     ):
         given = {"cluster_axis": 1, "num_links": 2, "topology": "Ring", "intermediate_memory_config": memory}
         tensor = [[1, 1, rows, 1024], [1, 1, rows, 1024], "BFLOAT16", "DRAM"]
-        call = {"op": "ttnn.reduce_scatter", "given": given, "inputs": [tensor], "outputs": []}
+        call = {"op": "ttnn.reduce_scatter", "arguments": given, "inputs": [tensor], "outputs": []}
         assert (wrong(call, WHERE) == []) == right
 
 
@@ -120,7 +120,7 @@ CONV = {
     "op": "ttnn.experimental.conv3d",
     "inputs": [[[1, 3, 10, 6, 96], [1, 3, 10, 6, 96], "BFLOAT16", "DRAM"]],
     "outputs": [],
-    "given": {"kernel_size": [3, 3, 3], "output_channels": 96},
+    "arguments": {"kernel_size": [3, 3, 3], "output_channels": 96},
     "conv": {"c_in": 96, "c_out": 96, "h": 8, "w": 6, "grid": [11, 10]},
 }
 
@@ -146,7 +146,7 @@ def test_a_convolutions_blocks_fit_a_core_and_are_as_large_as_they_can_be(name, 
 )
 def test_chunks_of_pixels_leave_room_for_keys_and_values(channels, q, k, right):
     inputs = [[[1, 1, rows, channels], [1, 1, rows, channels], "BFLOAT16", "DRAM"] for rows in (320, 640, 640)]
-    call = LOCAL | {"given": {}, "inputs": inputs, "sdpa": LOCAL["sdpa"] | {"q": q, "k": k}}
+    call = LOCAL | {"arguments": {}, "inputs": inputs, "sdpa": LOCAL["sdpa"] | {"q": q, "k": k}}
     assert (wrong(call, WHERE) == []) is right
 
 

@@ -91,22 +91,22 @@ class Diff(Document):
 
 def diff(a: dict[str, Any], b: dict[str, Any], tolerance: Tolerance = Tolerance()) -> Diff:
     """Compare two reports; ``a`` is the older one."""
-    found = Diff(predicted_ns=(a["cost"]["ns"], b["cost"]["ns"]))
+    result = Diff(predicted_ns=(a["cost"]["ns"], b["cost"]["ns"]))
     first: dict[str, Difference] = {}
     for left, right in align(a["operations"], b["operations"]):
         if left is None or right is None:
-            only = found.only_a if right is None else found.only_b
+            only = result.only_a if right is None else result.only_b
             only.append(_call(left or right))
             first.setdefault("operation", _unpaired(left, right))
             continue
         pairs = zip(left["outputs"], right["outputs"], strict=False)
-        found.unknown += sum(a["value"] is None and b["value"] is None for a, b in pairs)
+        result.unknown += sum(a["value"] is None and b["value"] is None for a, b in pairs)
         for difference in _of_pair(left, right, tolerance):
             first.setdefault(difference.kind, difference)
     for difference in (*_collectives(a, b), *_memory(a, b, tolerance), *_time(a, b, tolerance)):
         first.setdefault(difference.kind, difference)
-    found.differences = list(first.values())
-    return found
+    result.differences = list(first.values())
+    return result
 
 
 def align(
@@ -176,12 +176,12 @@ def _values(a: dict[str, Any] | None, b: dict[str, Any] | None, tolerance: Toler
         return None if a is b else f"its value is known to {'B' if a is None else 'A'} only"
     if a["digest"] == b["digest"]:
         return None
-    found = pcc(a["sample"], b["sample"])
+    correlation = pcc(a["sample"], b["sample"])
     if a["nan"] != b["nan"]:
         return f"{a['nan']} -> {b['nan']} elements are not numbers"
-    if tolerance.pcc < 1 and found >= tolerance.pcc and math.isclose(a["rms"], b["rms"], rel_tol=0.05):
+    if tolerance.pcc < 1 and correlation >= tolerance.pcc and math.isclose(a["rms"], b["rms"], rel_tol=0.05):
         return None
-    return f"PCC {found:.6f} over {len(a['sample'])} sampled elements, rms {a['rms']:.6g} -> {b['rms']:.6g}"
+    return f"PCC {correlation:.6f} over {len(a['sample'])} sampled elements, rms {a['rms']:.6g} -> {b['rms']:.6g}"
 
 
 def pcc(a: list[float], b: list[float]) -> float:
@@ -201,8 +201,8 @@ def _collectives(a: dict[str, Any], b: dict[str, Any]) -> Iterator[Difference]:
     """Find the first place where the sequences part, and what was part of another operation and no longer is."""
     left = a["collectives"]
     right = b["collectives"]
-    kept = min(len(left), len(right))
-    place = next((i for i in range(kept) if _crossing(left[i]) != _crossing(right[i])), kept)
+    common = min(len(left), len(right))
+    place = next((i for i in range(common) if _crossing(left[i]) != _crossing(right[i])), common)
     if place < max(len(left), len(right)):
         pair = [c[place] if place < len(c) else None for c in (left, right)]
         shown = [_shown(c) if c else "none" for c in pair]
@@ -241,8 +241,8 @@ def _memory(a: dict[str, Any], b: dict[str, Any], tolerance: Tolerance) -> Itera
     for kind in ("DRAM", "L1"):
         peaks = []
         for report in (a, b):
-            found = [m[kind] for m in report["memory"]["meshes"] if kind in m]
-            shown = [m["peak"] if kind == "DRAM" else m["with_programs"] for m in found]
+            usages = [m[kind] for m in report["memory"]["meshes"] if kind in m]
+            shown = [m["peak"] if kind == "DRAM" else m["with_programs"] for m in usages]
             peaks.append(
                 max(shown, key=lambda p: p["bytes"], default={"bytes": 0, "op": "", "where": "", "event": None})
             )
@@ -270,5 +270,5 @@ def _time(a: dict[str, Any], b: dict[str, Any], tolerance: Tolerance) -> Iterato
 
 def _busy(cost: dict[str, Any]) -> float:
     """Return the mean share of the time that a device is busy."""
-    found = list(cost["busy_ns"].values())
-    return sum(min(ns / cost["ns"], 1.0) for ns in found) / len(found) if found and cost["ns"] else 1.0
+    times = list(cost["busy_ns"].values())
+    return sum(min(ns / cost["ns"], 1.0) for ns in times) / len(times) if times and cost["ns"] else 1.0

@@ -86,9 +86,9 @@ class Comparison:
                 shape = "x".join(map(str, row.shape))
                 return f"{row.layer} has no counterpart: no result of the program has the elements of {shape}."
             return f"{row.layer} is the first layer out of line: PCC {row.pcc:.5f}, error {row.error:.3f}, {row.place}."
-        found = [row for row in self.rows if row.state == IN_LINE]
+        in_line = [row for row in self.rows if row.state == IN_LINE]
         rest = sum(row.state in (UNMATCHED, UNSEEN) for row in self.rows)
-        return f"{len(found)} layers in line, {rest} without a counterpart of their own."
+        return f"{len(in_line)} layers in line, {rest} without a counterpart of their own."
 
 
 @dataclass(frozen=True)
@@ -152,21 +152,21 @@ def compare(
     results, returned = results_of(ttnn_callable, inputs)
     if not results:
         raise UserError("the TTNN program ran no operation on a device; compare() needs one that does.")
-    found = _Judge(layers, results, dict(taps or {}), _Limits(pcc, error, jump)).comparison()
-    if isinstance(returned, Tensor) and found.ok and returned.numel() == layers[-1][1].numel():
-        _append_returned(found, layers[-1][1], returned, _Limits(pcc, error, jump))
-    _refuse_an_end_that_nothing_fits(found)
+    comparison = _Judge(layers, results, dict(taps or {}), _Limits(pcc, error, jump)).comparison()
+    if isinstance(returned, Tensor) and comparison.ok and returned.numel() == layers[-1][1].numel():
+        _append_returned(comparison, layers[-1][1], returned, _Limits(pcc, error, jump))
+    _refuse_an_end_that_nothing_fits(comparison)
     if show is not None:
-        show(found.text())
-    return found
+        show(comparison.text())
+    return comparison
 
 
-def _refuse_an_end_that_nothing_fits(found: Comparison) -> None:
+def _refuse_an_end_that_nothing_fits(comparison: Comparison) -> None:
     """Refuse a module's end without counterpart: were it never compared, no mistake could be out of line."""
-    ends = [row for row in found.rows if row.layer.startswith((MODULE, _RETURNED))] or found.rows
-    if found.ok and not any(row.state == IN_LINE for row in ends):
-        found.first = ends[-1]
-        found.first.state = FIRST_WRONG
+    ends = [row for row in comparison.rows if row.layer.startswith((MODULE, _RETURNED))] or comparison.rows
+    if comparison.ok and not any(row.state == IN_LINE for row in ends):
+        comparison.first = ends[-1]
+        comparison.first.state = FIRST_WRONG
 
 
 def _some(layers: list[tuple[str, Tensor]]) -> str:
@@ -174,13 +174,13 @@ def _some(layers: list[tuple[str, Tensor]]) -> str:
     return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
 
-def _append_returned(found: Comparison, wanted: Tensor, returned: Tensor, limits: _Limits) -> None:
+def _append_returned(comparison: Comparison, wanted: Tensor, returned: Tensor, limits: _Limits) -> None:
     """Append the tensor that the program gives back, joined by itself."""
     fit = fitted(wanted.float().reshape(-1), returned.detach().float().reshape(-1), "as returned")
     row = Row(_RETURNED, tuple(returned.shape), IN_LINE, None, fit.how, fit.pcc, fit.error)
     if not limits.hold(fit):
-        row.state, found.first = FIRST_WRONG, row
-    found.rows.append(row)
+        row.state, comparison.first = FIRST_WRONG, row
+    comparison.rows.append(row)
 
 
 def fitted(a: Tensor, b: Tensor, how: str = "") -> _Fit:
@@ -305,12 +305,12 @@ class _Judge:
                 fit = self.fits[i][j]
                 taken = fit.weight + best[i + 1][j] if fit is not None else 0.0
                 best[i][j] = max(best[i][j + 1], best[i + 1][j], taken)
-        found: list[int | None] = []
+        matches: list[int | None] = []
         j = 0
         for i in range(len(self.layers)):
-            found.append(self._next(best, i, j))
-            j = j if found[-1] is None else found[-1]
-        return found
+            matches.append(self._next(best, i, j))
+            j = j if matches[-1] is None else matches[-1]
+        return matches
 
     def _next(self, best: list[list[float]], i: int, start: int) -> int | None:
         for j in range(start, len(self.results)):

@@ -49,7 +49,7 @@ def layers_of(module: nn.Module, inputs: Inputs) -> list[tuple[str, Tensor]]:
 
     A layer that runs again has the number of its turn, ``norm (2)``; several tensors have their places, ``attn[1]``.
     """
-    found: list[tuple[str, Tensor]] = []
+    layers: list[tuple[str, Tensor]] = []
     turns: Counter[str] = Counter()
 
     def hook(name: str) -> Callable[..., None]:
@@ -58,7 +58,7 @@ def layers_of(module: nn.Module, inputs: Inputs) -> list[tuple[str, Tensor]]:
             shown = name if turns[name] == 1 else f"{name} ({turns[name]})"
             tensors = [t for t in leaves(output) if isinstance(t, Tensor) and t.is_floating_point() and t.numel()]
             for i, tensor in enumerate(tensors):
-                found.append((shown if len(tensors) == 1 else f"{shown}[{i}]", tensor.detach().clone()))
+                layers.append((shown if len(tensors) == 1 else f"{shown}[{i}]", tensor.detach().clone()))
 
         return note
 
@@ -69,7 +69,7 @@ def layers_of(module: nn.Module, inputs: Inputs) -> list[tuple[str, Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return layers
 
 
 def results_of(program: Callable[..., Any], inputs: Inputs) -> tuple[list[Result], Any]:

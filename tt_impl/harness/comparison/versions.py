@@ -31,7 +31,7 @@ def report_of(path: Path, mesh: str, fallback: bool = False) -> dict[str, Any]:
         ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
         if ran.returncode:
             raise UserError(f"'{path}' does not run to its end on {mesh}: {_reason(ran.stdout)}.")
-        (written,) = (found for found in Path(folder).glob("*.json") if not found.name.endswith(".trace.json"))
+        (written,) = (path for path in Path(folder).glob("*.json") if not path.name.endswith(".trace.json"))
         return index.load(written)
 
 

@@ -50,8 +50,8 @@ def _elsewhere(question: Callable[[], Any]) -> Callable[[], Any]:
         if pid == 0:
             try:
                 answer = question()
-                found = {"enum": answer.name} if isinstance(answer, Enum) or hasattr(answer, "name") else answer
-                os.write(sending, json.dumps(found).encode())
+                value = {"enum": answer.name} if isinstance(answer, Enum) or hasattr(answer, "name") else answer
+                os.write(sending, json.dumps(value).encode())
             finally:
                 os._exit(0)
         os.close(sending)

@@ -63,11 +63,11 @@ class Runner:
         count = option("ttnn_mock_sample")
         total = option("ttnn_mock_cases")
         seed = option("ttnn_mock_seed")
-        kept = sample(items, per_function=count, total=total, seed=seed)
-        if len(kept) < len(items):
-            chosen = {id(item) for item in kept}
+        sampled = sample(items, per_function=count, total=total, seed=seed)
+        if len(sampled) < len(items):
+            chosen = {id(item) for item in sampled}
             config.hook.pytest_deselected(items=[item for item in items if id(item) not in chosen])
-            items[:] = kept
+            items[:] = sampled
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
@@ -132,11 +132,11 @@ class Runner:
 
         In strict mode a test that passed fails for it.
         """
-        found = find(session.log)
-        facts: dict[str, Any] = {"findings": [str(finding) for finding in found if finding.severity == ERROR]}
+        findings = find(session.log)
+        facts: dict[str, Any] = {"findings": [str(finding) for finding in findings if finding.severity == ERROR]}
         if self.strict is not None:
             allowed = check_kinds(kind for marker in item.iter_markers(ALLOW) for kind in marker.args)
-            failing = [str(finding) for finding in self.strict.failing(found, allowed)]
+            failing = [str(finding) for finding in self.strict.failing(findings, allowed)]
             facts["findings"] = list(dict.fromkeys([*facts["findings"], *failing]))
             if failing and all(report.outcome == "passed" for report in reports):
                 _fail_for_findings(next(report for report in reports if report.when == "call"), failing)
@@ -144,7 +144,7 @@ class Runner:
         if folder and session.log.events:
             from tt_impl.harness.reports.write import try_to_write
 
-            facts |= try_to_write(folder, item.nodeid, session, found)
+            facts |= try_to_write(folder, item.nodeid, session, findings)
         return facts
 
     def _group(self, item: pytest.Item | None) -> tuple | None:
@@ -173,7 +173,7 @@ class Runner:
 
     def _number(self, item: pytest.Item) -> int:
         if not self._numbers:
-            self._numbers = {id(found): i for i, found in enumerate(item.session.items)}
+            self._numbers = {id(other): i for i, other in enumerate(item.session.items)}
         return self._numbers[id(item)]
 
     def _limit(self, item: pytest.Item) -> float:
@@ -242,8 +242,8 @@ def _with_tuples(data: dict[str, Any]) -> dict[str, Any]:
 
 def _outlives(item: pytest.Item) -> bool:
     """Whether a fixture of a wider scope made something, tensors perhaps, that later tests use."""
-    fixtures = [found for all in item._fixtureinfo.name2fixturedefs.values() for found in all]
-    results = [found.cached_result for found in fixtures if found.scope != "function" and found.cached_result]
+    fixtures = [definition for all in item._fixtureinfo.name2fixturedefs.values() for definition in all]
+    results = [one.cached_result for one in fixtures if one.scope != "function" and one.cached_result]
     return any(not isinstance(result[0], str | bytes | int | float | None) for result in results)
 
 

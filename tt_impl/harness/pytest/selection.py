@@ -31,17 +31,17 @@ def sample(items: Sequence[Any], *, per_function: int, total: int, seed: str) ->
         total: at most so many of what is left; 0 takes all.
         seed: another seed gives another sample; one seed gives the same on every machine.
     """
-    kept = list(items)
+    selected = list(items)
     if per_function:
         groups: dict[str, list[Any]] = {}
-        for item in kept:
+        for item in selected:
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
         chosen = {id(item) for group in groups.values() for item in _drawn(group, per_function, seed)}
-        kept = [item for item in kept if id(item) in chosen]
+        selected = [item for item in selected if id(item) in chosen]
     if total:
-        chosen = {id(item) for item in _drawn(kept, total, seed)}
-        kept = [item for item in kept if id(item) in chosen]
-    return kept
+        chosen = {id(item) for item in _drawn(selected, total, seed)}
+        selected = [item for item in selected if id(item) in chosen]
+    return selected
 
 
 def _drawn(items: Sequence[Any], count: int, seed: str) -> list[Any]:
@@ -60,9 +60,9 @@ def mesh_of(item: Any) -> str:
     A test that asks for none gets the mesh that the suite was collected on: it may open one by itself.
     """
     names = getattr(item, "fixturenames", ())
-    given = getattr(getattr(item, "callspec", None), "params", {})
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
     if "mesh_device" in names:
-        return _with_devices(given.get("mesh_device"))
+        return _with_devices(parameters.get("mesh_device"))
     for fixture, mesh in FIXTURES.items():
         if fixture in names:
             return mesh

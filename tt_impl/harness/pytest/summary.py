@@ -100,13 +100,13 @@ class Summary:
             print(json.dumps(verdict.as_json()), file=self._file, flush=True)
 
 
-def lines(found: Iterable[Verdict], *, strict: bool = False) -> list[str]:
+def lines(outcomes: Iterable[Verdict], *, strict: bool = False) -> list[str]:
     """Write the summary: a line for each category that occurs, below it what its tests met, by frequency.
 
     ``strict`` says whether findings fail tests.
     """
     groups: dict[str, list[Verdict]] = {}
-    everything = list(found)
+    everything = list(outcomes)
     for verdict in everything:
         groups.setdefault(verdict.category, []).append(verdict)
     text = []
@@ -126,16 +126,16 @@ def lines(found: Iterable[Verdict], *, strict: bool = False) -> list[str]:
     return text + _beside(everything, strict)
 
 
-def _beside(found: list[Verdict], strict: bool) -> list[str]:
+def _beside(outcomes: list[Verdict], strict: bool) -> list[str]:
     """Tell of tests whatever their category: what was only emulated, reports that are missing, findings."""
     text = []
-    if emulated := Counter(name for verdict in found for name in verdict.emulated):
+    if emulated := Counter(name for verdict in outcomes for name in verdict.emulated):
         names = ", ".join(f"{name} {count}" for name, count in emulated.most_common(_SHOWN))
         text.append(f"emulated, so that values only resemble the device's, in tests: {names}")
-    if missing := Counter(verdict.unreported for verdict in found if verdict.unreported):
+    if missing := Counter(verdict.unreported for verdict in outcomes if verdict.unreported):
         text.append(f"{missing.total()} tests have no report, although it was asked for:")
         text += [f"{count:12d}  {reason[:160]}" for reason, count in missing.most_common(_SHOWN)]
-    rows = [(verdict.id, finding) for verdict in found for finding in verdict.findings]
+    rows = [(verdict.id, finding) for verdict in outcomes for finding in verdict.findings]
     if rows:
         fails = "" if strict else " (they fail no test: add --ttnn-mock-strict)"
         text.append(f"{len(rows)} findings of the checks{fails}:")

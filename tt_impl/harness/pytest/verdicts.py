@@ -149,11 +149,11 @@ def _by_text(error: BaseException) -> str:
 def chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error, then what it was raised from or while."""
     seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        yield found
-        found = found.__cause__ or found.__context__
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__
 
 
 def shorten(error: BaseException) -> None:
@@ -198,7 +198,7 @@ def phase(report: Any, call: Any, session: Any, caught: Sequence[str] = ()) -> d
         session: what was watched (:class:`tt_impl.harness.watch.session.Session`).
         caught: what the mock said in errors that the phase caught, if it failed for that alone.
     """
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "when": report.when,
         "outcome": report.outcome,
         "seconds": round(call.stop - call.start, 4),
@@ -207,20 +207,20 @@ def phase(report: Any, call: Any, session: Any, caught: Sequence[str] = ()) -> d
         "emulated": dict(session.shadow.emulated),
     }
     if caught:
-        found |= {"category": CAUGHT, "message": first_words(caught[0])}
+        facts |= {"category": CAUGHT, "message": first_words(caught[0])}
     elif report.outcome == "failed" and call.excinfo is not None:
         category, op, message = failed(call.excinfo.value)
-        found |= {"category": category, "op": op, "missing": op if category == RULE else "", "message": message}
-        found["where"] = _where(call.excinfo)
+        facts |= {"category": category, "op": op, "missing": op if category == RULE else "", "message": message}
+        facts["where"] = _where(call.excinfo)
     elif report.outcome == "failed":  # an expected failure that passed
-        found |= {"category": ASSERTION, "message": first_words(str(report.longrepr))}
+        facts |= {"category": ASSERTION, "message": first_words(str(report.longrepr))}
     elif report.outcome == "skipped":
         expected = hasattr(report, "wasxfail")
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(report, "wasxfail", "")
-        found |= {"category": EXPECTED if expected else SKIPPED, "message": first_words(str(reason))}
+        facts |= {"category": EXPECTED if expected else SKIPPED, "message": first_words(str(reason))}
     else:
-        found["category"] = passed(session.ops, session.fallbacks)
-    return found
+        facts["category"] = passed(session.ops, session.fallbacks)
+    return facts
 
 
 def _where(excinfo: Any) -> str:

@@ -60,26 +60,26 @@ def _predict(launch: Launch, mesh: dict[str, Any]) -> Prediction:
             wires,
             _is_causal(launch),
         )
-        found = price(op)
+        cost = price(op)
     except Unpriced as reason:
         return Prediction(launch, unpriced=str(reason))
-    spread = get_spread(found.kind, mesh["arch"])
+    spread = get_spread(cost.kind, mesh["arch"])
     return Prediction(
         launch,
-        found.ns,
-        found.ns * spread.low,
-        found.ns * spread.high,
-        found.kind,
-        found.bound,
-        found.measured,
-        tuple(assumed) if found.kind == "collective" else (),
+        cost.ns,
+        cost.ns * spread.low,
+        cost.ns * spread.high,
+        cost.kind,
+        cost.bound,
+        cost.measured,
+        tuple(assumed) if cost.kind == "collective" else (),
     )
 
 
 def _is_causal(launch: Launch) -> bool:
     """Say whether attention is causal: ttnn's is unless it is told otherwise; joint attention never is."""
-    given = launch.options["causal"]
-    return launch.op == "ttnn.transformer.scaled_dot_product_attention" if given is None else bool(given)
+    causal = launch.options["causal"]
+    return launch.op == "ttnn.transformer.scaled_dot_product_attention" if causal is None else bool(causal)
 
 
 def _wires(launch: Launch, mesh: dict[str, Any]) -> tuple[Wires, list[str]]:

@@ -81,11 +81,11 @@ def _memory(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _memory_row(kind: str, found: dict[str, Any]) -> tuple:
-    peak = found["peak"]
-    holes = found["fragmentation"]
-    highest = _kib(peak["bytes_per_bank"]), found["banks"], f"{peak['bytes'] / _MIB:.2f}"
-    left = _kib(found["end_bytes_per_bank"]), f"{holes['share']:.1%}", _kib(holes["smallest_largest_free_per_bank"])
+def _memory_row(kind: str, usage: dict[str, Any]) -> tuple:
+    peak = usage["peak"]
+    holes = usage["fragmentation"]
+    highest = _kib(peak["bytes_per_bank"]), usage["banks"], f"{peak['bytes'] / _MIB:.2f}"
+    left = _kib(usage["end_bytes_per_bank"]), f"{holes['share']:.1%}", _kib(holes["smallest_largest_free_per_bank"])
     return kind, *highest, f"`{peak['op']}`", peak["where"], *left
 
 

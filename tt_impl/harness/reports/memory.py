@@ -67,22 +67,22 @@ def summary(meter: Meter, top: int = TOP) -> dict[str, Any]:
 
 
 def _mesh(meter: Meter, mesh: int, about: dict[str, Any], top: int) -> dict[str, Any]:
-    found = {name: about[name] for name in ("devices", "shape", "arch")} | {"mesh": mesh}
+    usage = {name: about[name] for name in ("devices", "shape", "arch")} | {"mesh": mesh}
     for memory in MEMORIES:
         levels = [level for level in meter.levels if (level.mesh, level.memory) == (mesh, memory)]
         if not levels:
             continue
         banks = about["dram_banks"] if memory == "DRAM" else about["l1_banks"]
-        found[memory] = {
+        usage[memory] = {
             "banks": banks,
             "bank_bytes": levels[-1].allocated + levels[-1].free,
             "peak": _peak(meter, mesh, memory, banks, top),
             "end_bytes_per_bank": levels[-1].allocated,
             "fragmentation": _fragmentation(levels),
         }
-    if "L1" in found:
-        found["L1"]["with_programs"] = _with_programs(meter, mesh, found["L1"]["peak"])
-    return found
+    if "L1" in usage:
+        usage["L1"]["with_programs"] = _with_programs(meter, mesh, usage["L1"]["peak"])
+    return usage
 
 
 def _peak(meter: Meter, mesh: int, memory: str, banks: int, top: int) -> dict[str, Any]:

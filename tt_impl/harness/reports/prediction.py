@@ -33,5 +33,5 @@ class Prediction:
         if self.unpriced:
             return place | {"unpriced": self.unpriced}
         numbers = {name: round(getattr(self, name), 1) for name in ("ns", "low_ns", "high_ns")}
-        kept = {name: getattr(self, name) for name in ("kind", "bound", "measured")}
-        return place | numbers | kept | {"assumed": list(self.assumed)}
+        details = {name: getattr(self, name) for name in ("kind", "bound", "measured")}
+        return place | numbers | details | {"assumed": list(self.assumed)}

@@ -49,7 +49,7 @@ def schedule(
         meshes: as :class:`tt_impl.harness.watch.meter.Meter` has them.
         bound: ``ns``, ``low_ns`` or ``high_ns``.
     """
-    found = Schedule()
+    result = Schedule()
     free: dict[int, float] = defaultdict(float)
     host = 0.0
     place = 0
@@ -59,15 +59,15 @@ def schedule(
             about = meshes[p.launch.mesh]
             took = getattr(p, bound)
             start = max(host, *(free[device] for device in about["devices"]))
-            found.starts.append(start)
-            found.ns = max(found.ns, start + took)
+            result.starts.append(start)
+            result.ns = max(result.ns, start + took)
             gap = 0.0 if p.unpriced else get_params(about["arch"]).gap_ns
             for device in about["devices"]:
                 free[device] = start + took + gap
-                found.busy[device] += took + gap
+                result.busy[device] += took + gap
             place += 1
         if event.op in _READS and event.options.get("blocking", True):
             waited = [device for use in event.inputs for device in use.devices] or list(free)
             if event.inputs or event.op.endswith("synchronize") or event.op.endswith("synchronize_device"):
                 host = max([host, *(free[device] for device in waited)])
-    return found
+    return result

@@ -35,7 +35,7 @@ def operations(device: Any) -> dict[str, Operation]:
         mapper = ttnn.ShardTensor2dMesh(device, mesh_shape=(rows, columns), dims=dims or (None, None))
         return ttnn.from_torch(value, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device, mesh_mapper=mapper)
 
-    found: dict[str, Operation] = {}
+    table: dict[str, Operation] = {}
     for kind, dims in (("cut", (2, 3)), ("replicated", None)):
         a = put(dims)
         b = put(dims)
@@ -47,8 +47,8 @@ def operations(device: Any) -> dict[str, Operation]:
             "reshape": lambda a=a: ttnn.reshape(a, (SIDE, SIDE)),
             "to_torch": lambda part=part: ttnn.to_torch(part),
         }
-        found |= {f"{name} {kind}": call for name, call in calls.items()}
-    return found
+        table |= {f"{name} {kind}": call for name, call in calls.items()}
+    return table
 
 
 def milliseconds(call: Operation) -> float:

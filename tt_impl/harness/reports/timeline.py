@@ -23,55 +23,55 @@ Spans = dict[int, tuple[float, float]]
 def trace(session: Session, predictions: list[Prediction]) -> str:
     """Return the JSON text that https://ui.perfetto.dev and chrome://tracing open."""
     meter = session.meter
-    found = TraceEvents("a TTNN program: times predicted", source=SOURCE)
-    found.process(HOST, "host: calls in order (times predicted)")
+    events = TraceEvents("a TTNN program: times predicted", source=SOURCE)
+    events.process(HOST, "host: calls in order (times predicted)")
     for device in sorted({d for about in meter.meshes.values() for d in about["devices"]}):
-        found.process(device, f"device {device} (predicted, not measured)")
+        events.process(device, f"device {device} (predicted, not measured)")
     spans: Spans = {}
     starts = schedule(session.log.events, predictions, meter.meshes).starts
     for p, start in zip(predictions, starts, strict=True):
         spans[p.launch.event] = spans.get(p.launch.event, (start, start))[0], start + p.ns
         for device in meter.meshes[p.launch.mesh]["devices"]:
-            _program(found, p, device, start)
-    _host(found, meter, spans)
-    _levels(found, meter, spans)
-    return found.text()
+            _program(events, p, device, start)
+    _host(events, meter, spans)
+    _levels(events, meter, spans)
+    return events.text()
 
 
-def _program(found: TraceEvents, p: Prediction, device: int, start: float) -> None:
+def _program(events: TraceEvents, p: Prediction, device: int, start: float) -> None:
     name = p.launch.program.name
     args = {"op": p.launch.op, "line": p.launch.where, "call": p.launch.event}
     if p.unpriced:
-        found.instant(name, "unpriced", (device, 0), start / 1000, args | {"no price": p.unpriced})
+        events.instant(name, "unpriced", (device, 0), start / 1000, args | {"no price": p.unpriced})
         return
     args |= {"low us": round(p.low_ns / 1000, 3), "high us": round(p.high_ns / 1000, 3), "bound": p.bound}
-    found.span(name, p.kind, (device, 0), start / 1000, (start + p.ns) / 1000, args)
+    events.span(name, p.kind, (device, 0), start / 1000, (start + p.ns) / 1000, args)
 
 
 def _starts(meter: Meter, spans: Spans) -> dict[int, float]:
     """By call, when it begins; one that puts nothing on a device begins where the one before it ends."""
-    found = {}
+    starts = {}
     last = 0.0
     for number, _, _ in meter.calls:
         start, end = spans.get(number, (last, last))
-        found.setdefault(number, start)
+        starts.setdefault(number, start)
         last = max(last, end)
-    return found
+    return starts
 
 
-def _host(found: TraceEvents, meter: Meter, spans: Spans) -> None:
+def _host(events: TraceEvents, meter: Meter, spans: Spans) -> None:
     starts = _starts(meter, spans)
     for number, (op, where, shapes), _ in meter.calls:
         args = {"call": number, "line": where, "shapes": [list(shape) for shape in shapes]}
         if number in spans:
             start, end = spans[number]
-            found.span(op, "host", (HOST, 0), start / 1000, end / 1000, args)
+            events.span(op, "host", (HOST, 0), start / 1000, end / 1000, args)
         else:
-            found.instant(op, "host", (HOST, 0), starts[number] / 1000, args)
+            events.instant(op, "host", (HOST, 0), starts[number] / 1000, args)
 
 
-def _levels(found: TraceEvents, meter: Meter, spans: Spans) -> None:
+def _levels(events: TraceEvents, meter: Meter, spans: Spans) -> None:
     starts = _starts(meter, spans)
     for level in meter.levels:
         end = spans.get(level.event, (0.0, starts[level.event]))[1]
-        found.level(f"mesh {level.mesh}: a bank of {level.memory}", HOST, end / 1000, level.allocated)
+        events.level(f"mesh {level.mesh}: a bank of {level.memory}", HOST, end / 1000, level.allocated)

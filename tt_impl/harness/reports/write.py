@@ -119,9 +119,9 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
         "meshes": [_mesh(mesh, about) for mesh, about in session.meter.meshes.items()],
         "operations": [_operation(event, session) for event in session.log.events],
         "collectives": [
-            {"number": event.number, "op": event.op, "where": event.where} | found
+            {"number": event.number, "op": event.op, "where": event.where} | collective
             for event in session.log.events
-            for found in event.collectives
+            for collective in event.collectives
         ],
         "launches": [_launch(p) for p in predictions],
         "cost": cost.summary(session, predictions),

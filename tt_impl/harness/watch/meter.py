@@ -18,7 +18,7 @@ import ttnn
 
 from tt_impl.mock.log.events import EventLog
 from tt_impl.trace.collectives import links_of, topology_of
-from tt_impl.trace.graph import ONCE, Change, DeviceOp, Graph, bank_bytes, build, capturing, given, read
+from tt_impl.trace.graph import ONCE, Change, DeviceOp, Graph, bank_bytes, build, capturing, read, settings_of
 from tt_impl.trace.intercept import Invocation, tensors_in
 
 UNSEEN = "(memory that no operation took)"
@@ -144,7 +144,7 @@ class Meter:
             with capturing(dispatch=True) as nodes:
                 result = call.proceed()
         finally:
-            graph = read(nodes, given(call))
+            graph = read(nodes, settings_of(call))
             for change in graph.changes:
                 self._change(change, number, op, where)
             for mesh in meshes:

@@ -25,7 +25,7 @@ def not_finite(values: Iterable[Sequence[torch.Tensor]]) -> set[str]:
     Args:
         values: of some tensors, by device.
     """
-    found: set[str] = set()
+    kinds: set[str] = set()
     for tensor in {id(part): part for parts in values for part in parts}.values():
         # One pass over memory for nearly all: only what is not finite, or overflows, has a sum that is not.
         if tensor.is_floating_point() and not math.isfinite(tensor.sum()):
@@ -33,7 +33,7 @@ def not_finite(values: Iterable[Sequence[torch.Tensor]]) -> set[str]:
             if tensor.dtype == torch.float32:
                 made &= tensor.contiguous().view(torch.int32) != _BITS
             if made.any():
-                found.add(NAN)
+                kinds.add(NAN)
             if tensor.isinf().any():
-                found.add(INFINITY)
-    return found
+                kinds.add(INFINITY)
+    return kinds

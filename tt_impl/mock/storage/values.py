@@ -177,10 +177,10 @@ class ProgramValues:
 
     def look_at(self, made: Iterable[Sequence[torch.Tensor]], inputs: Iterable[Sequence[torch.Tensor]]) -> None:
         """Note if an operation made NaN of inputs without, or infinity of finite ones; each by device."""
-        found = not_finite(made)
-        if found:
+        kinds = not_finite(made)
+        if kinds:
             before = not_finite(inputs)
-            self._not_finite |= found - (before | {INFINITY} if before else before)
+            self._not_finite |= kinds - (before | {INFINITY} if before else before)
 
     def take_not_finite(self) -> tuple[str, ...]:
         """Return what has been noted since this was asked for."""

@@ -26,7 +26,7 @@ from refsim.models.inputs import SAMPLE
 from tt_impl.layers.attention import local_attention
 from tt_impl.layers.embeddings import TokenEmbedding
 from tt_impl.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV, Linear, RowParallelLinear
-from tt_impl.layers.norm import LayerNorm, over_real_lanes, pad_lanes
+from tt_impl.layers.norm import LayerNorm, over_real_features, pad_features
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features
 from tt_impl.parallel.tensor import gather_features
@@ -39,7 +39,7 @@ _QUICK = 1.702
 
 
 class CLIPBlock:
-    """``encoder.layers.{index}``, called ``name``; (B, 1, L, D), whole with padded lanes, in and out."""
+    """``encoder.layers.{index}``, called ``name``; (B, 1, L, D), whole with padded features, in and out."""
 
     def __init__(self, weights: Weights, ctx: Context, config: CLIPTextConfig, name: str) -> None:
         self._ctx = ctx
@@ -61,9 +61,9 @@ class CLIPBlock:
 
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
         ctx = self._ctx
-        qkv = self._qkv(over_real_lanes(self._norm1, x, self._features))
+        qkv = self._qkv(over_real_features(self._norm1, x, self._features))
         x = ttnn.add(x, gather_features(ctx, self._out(local_attention(ctx, qkv, is_causal=True))))
-        hidden = self._activate(self._fc1(over_real_lanes(self._norm2, x, self._features)))
+        hidden = self._activate(self._fc1(over_real_features(self._norm2, x, self._features)))
         return ttnn.add(x, gather_features(ctx, self._fc2(hidden)))
 
     def _activate(self, x: ttnn.Tensor) -> ttnn.Tensor:
@@ -106,7 +106,7 @@ class CLIPTextEncoder:
         """
         d = self._config.hidden_size
         embedded = ttnn.add(self._embed(input_ids), self._positions(input_ids.shape[1]))
-        sequence = pad_lanes(embedded, padded_features(d, self._ctx.tp))
+        sequence = pad_features(embedded, padded_features(d, self._ctx.tp))
         x = sequence
         for block in self._blocks:
             sequence = x
@@ -137,5 +137,5 @@ class CLIPTextEncoder:
 
 
 def _real(x: ttnn.Tensor, features: int) -> ttnn.Tensor:
-    """Drop the lanes that are padding."""
+    """Drop the features that are padding."""
     return x if x.shape[-1] == features else x[:, :, :, :features]

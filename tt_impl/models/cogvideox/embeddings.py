@@ -67,7 +67,7 @@ class VideoPatches:
         return ttnn.add(embedded, put_tokens(self._ctx, self._table((t, h, w))[None], tp_dim=3))
 
     def _table(self, grid: Grid) -> torch.Tensor:
-        """Positions (N, D), zero in lanes of padding."""
+        """Positions (N, D), zero in features of padding."""
         config = self._config
         d = self._config.features
         t, y, x = token_positions(grid, (0, math.prod(grid)))
@@ -113,11 +113,11 @@ def _stretched(grid: tuple[int, int], sample: tuple[int, int], patch: int) -> tu
     th = sample[0] // patch
     tw = sample[1] // patch
     size = (th, round(th / h * w)) if h / w > th / tw else (round(tw / w * h), tw)
-    found = []
+    axes = []
     for n, whole, part in zip(grid, (th, tw), size, strict=True):
         start = round((whole - part) / 2.0)
-        found.append(torch.linspace(start, (start + part) * (n - 1) / n, n, dtype=torch.float32).double())
-    return found[0], found[1]
+        axes.append(torch.linspace(start, (start + part) * (n - 1) / n, n, dtype=torch.float32).double())
+    return axes[0], axes[1]
 
 
 class TimeEmbedding:

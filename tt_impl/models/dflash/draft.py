@@ -72,27 +72,27 @@ class DFlashDraftModel:
         """One empty cache per layer."""
         return [KVCache() for _ in self._layers]
 
-    def context(self, kept: list[ttnn.Tensor]) -> ttnn.Tensor:
+    def context(self, states: list[ttnn.Tensor]) -> ttnn.Tensor:
         """Project the target's hidden states of C rows, layer by layer, to (1, 1, C, D), the same for all layers."""
         total = None
-        for x, weight in zip(kept, self._fc, strict=True):
+        for x, weight in zip(states, self._fc, strict=True):
             part = ttnn.linear(x, weight, compute_kernel_config=self._ctx.linear_config)
             total = part if total is None else ttnn.add(total, part)
         return self._context_norm(total)
 
     def __call__(
-        self, noise_BND: ttnn.Tensor, kept: list[ttnn.Tensor], cache: list[KVCache], *, start: int
+        self, noise_BND: ttnn.Tensor, states: list[ttnn.Tensor], cache: list[KVCache], *, start: int
     ) -> ttnn.Tensor:
         """Embedded block, whose first row is at ``start``, and hidden states of the C rows before it that are new."""
-        rows = kept[0].shape[2]
+        rows = states[0].shape[2]
         if cache[0].length + rows != start:
             raise ValueError(f"{cache[0].length} cached and {rows} new rows do not end at {start}")
         spans = torch.arange(start, start + noise_BND.shape[2]), torch.arange(start - rows, start)
         of_noise, of_context = (
             text_rotary(self._ctx, span, self.config.head_dim, self.config.rope_theta) for span in spans
         )
-        context = self.context(kept)
+        context = self.context(states)
         x = noise_BND
-        for layer, own in zip(self._layers, cache, strict=True):
-            x = layer(x, context, (of_noise, of_context), own)
+        for layer, layer_cache in zip(self._layers, cache, strict=True):
+            x = layer(x, context, (of_noise, of_context), layer_cache)
         return self._norm(x)

@@ -107,14 +107,14 @@ class Qwen3MoeForCausalLM:
         rotary = text_rotary(self.ctx, torch.arange(first, first + rows), self.config.head_dim, self.config.rope_theta)
         mask = causal_mask(self.ctx, rows, first + rows)
         x = self.embed(ids_BN)
-        kept = {}
-        for index, (layer, own) in enumerate(zip(self._layers, cache, strict=True)):
-            x = layer(x, rotary, own, mask=mask)
-            kept[index] = x
-        return Hidden(self._norm(x), [kept[index] for index in keep])
+        after = {}
+        for index, (layer, layer_cache) in enumerate(zip(self._layers, cache, strict=True)):
+            x = layer(x, rotary, layer_cache, mask=mask)
+            after[index] = x
+        return Hidden(self._norm(x), [after[index] for index in keep])
 
     def logits(self, hidden_BND: ttnn.Tensor) -> ttnn.Tensor:
-        """(1, 1, N, D) -> (1, 1, N, vocabulary / tp), padding lanes at the end of the last device."""
+        """(1, 1, N, D) -> (1, 1, N, vocabulary / tp), padding at the end of the last device."""
         return self._head(hidden_BND)
 
     def argmax(self, hidden_BND: ttnn.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ from tt_impl.layers.attention import local_attention
 from tt_impl.layers.embeddings import TokenEmbedding
 from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelLinear, pad_to
 from tt_impl.layers.matmul import split_matmul
-from tt_impl.layers.norm import RMSNorm, over_real_lanes, pad_lanes
+from tt_impl.layers.norm import RMSNorm, over_real_features, pad_features
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import TILE, padded_features, padded_heads, round_up
 from tt_impl.parallel.tensor import gather_features
@@ -119,12 +119,12 @@ class T5Block:
         self._down = RowParallelLinear(weights, ctx, f"{ff}.wo", **inner, **out)
 
     def __call__(self, x: ttnn.Tensor, bias_1HLL: ttnn.Tensor) -> ttnn.Tensor:
-        """Run the block on (B, 1, L, D), whole with padded lanes; the mask is part of the bias, (1 or B, H, L, L)."""
+        """Run the block on (B, 1, L, D), whole with padding; the mask is part of the bias, (1 or B, H, L, L)."""
         ctx = self._ctx
-        qkv = self._qkv(over_real_lanes(self._norm1, x, self._features))
+        qkv = self._qkv(over_real_features(self._norm1, x, self._features))
         heads = local_attention(ctx, qkv, attn_mask=bias_1HLL, is_causal=False, scale=1.0)  # no 1 / sqrt(E)
         x = ttnn.add(x, gather_features(ctx, self._out(heads)))
-        gated = self._gated(over_real_lanes(self._norm2, x, self._features))
+        gated = self._gated(over_real_features(self._norm2, x, self._features))
         return ttnn.add(x, gather_features(ctx, self._down(gated)))
 
 
@@ -155,7 +155,7 @@ class T5Encoder:
         mask = None
         if attention_mask is not None:
             mask = self._ctx.put((attention_mask == 0)[:, None, None].float() * _HIDDEN)
-        x = pad_lanes(self._embed(input_ids), padded_features(d, self._ctx.tp))
+        x = pad_features(self._embed(input_ids), padded_features(d, self._ctx.tp))
         bias = None
         for block in self._blocks:
             if block.bias is not None:

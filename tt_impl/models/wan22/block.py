@@ -52,8 +52,8 @@ class WanBlock:
         self._norm2 = None
         if config.cross_attn_norm:
             affine = (exact.take(f"{prefix}.norm2.{name}", (d,)) for name in ("weight", "bias"))
-            lanes = padded_features(d, ctx.tp)
-            self._norm2 = [ctx.put(pad_to(x, lanes)[None, None, None], tp_dim=3, dtype=ttnn.float32) for x in affine]
+            padded = padded_features(d, ctx.tp)
+            self._norm2 = [ctx.put(pad_to(x, padded)[None, None, None], tp_dim=3, dtype=ttnn.float32) for x in affine]
         self._attn2 = CrossAttention(weights, ctx, f"{prefix}.attn2", config)
         self._ffn = ParallelFeedForward(weights, ctx, f"{prefix}.ffn", features=d, hidden=config.ffn_dim)
 

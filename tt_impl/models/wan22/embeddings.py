@@ -34,11 +34,11 @@ class VideoPatches:
         self._ctx = ctx
         self._config = config
         d = config.features
-        lanes = padded_features(config.features, ctx.tp)
+        padded = padded_features(config.features, ctx.tp)
         kernel = weights.take("patch_embedding.weight", (d, config.in_channels, *config.patch_size))
         weight_PD = kernel.movedim(1, -1).flatten(1).t()
-        self._weight = ctx.put(pad_to(weight_PD, weight_PD.shape[0], lanes)[None, None], tp_dim=3)
-        bias = pad_to(weights.take("patch_embedding.bias", (d,)), lanes)
+        self._weight = ctx.put(pad_to(weight_PD, weight_PD.shape[0], padded)[None, None], tp_dim=3)
+        bias = pad_to(weights.take("patch_embedding.bias", (d,)), padded)
         self._bias = ctx.put(bias[None, None, None], tp_dim=3)
 
     def grid(self, size: tuple[int, ...]) -> Grid:

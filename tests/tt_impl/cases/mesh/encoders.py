@@ -84,13 +84,13 @@ def token_rows(t: Env) -> None:
 
 
 def padded_lanes_stay_zero(t: Env) -> None:
-    from tt_impl.layers.norm import RMSNorm, over_real_lanes
+    from tt_impl.layers.norm import RMSNorm, over_real_features
 
     weights, x = _Weights(t), t.rand(2, 1, 7, 96)
     norm = RMSNorm(weights, _context(t), "norm", features=96, eps=1e-6)
     scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
     wanted = F.pad(x * scale * weights.known["norm.weight"], (0, 32))
-    t.check(over_real_lanes(norm, t.put(F.pad(x, (0, 32))), 96), wanted, ulps=2)
+    t.check(over_real_features(norm, t.put(F.pad(x, (0, 32))), 96), wanted, ulps=2)
 
 
 CASES = collect(globals())

@@ -20,7 +20,7 @@ from tt_impl.pipelines.memory import Subject
 from tt_impl.pipelines.transformer import submeshes
 from tt_impl.trace.intercept import Invocation, intercepted, on_device, tensors_in
 
-Seen = dict[str, Any]
+CallRecord = dict[str, Any]
 
 
 def program(
@@ -57,7 +57,7 @@ class Watcher:
     """A handler for :func:`tt_impl.trace.intercept.intercepted`."""
 
     def __init__(self) -> None:
-        self.calls: dict[str, Seen] = {}
+        self.calls: dict[str, CallRecord] = {}
         self.begins: set[int] = set()
         self._semaphores: dict[int, tuple[Any, bool]] = {}
 
@@ -71,12 +71,12 @@ class Watcher:
         if call.name == "ttnn.create_global_semaphore":
             self._semaphores[id(result)] = result, False
             self.begins.add(call.args[2])
-        for given in _nested([*call.args, *call.kwargs.values()]):
-            if id(given) in self._semaphores:
-                self._semaphores[id(given)] = given, True
+        for value in _nested([*call.args, *call.kwargs.values()]):
+            if id(value) in self._semaphores:
+                self._semaphores[id(value)] = value, True
         if call.inputs:
-            seen = described(call, result)
-            self.calls.setdefault(str(seen), seen)
+            record = described(call, result)
+            self.calls.setdefault(str(record), record)
         return result
 
 
@@ -88,25 +88,25 @@ def _nested(values: Any) -> Iterator[Any]:
             yield value
 
 
-def described(call: Invocation, result: Any) -> Seen:
+def described(call: Invocation, result: Any) -> CallRecord:
     """Note a call's arguments as JSON values: ``op``, ``inputs`` and ``outputs`` (shape, padded shape, dtype, memory),
-    ``given`` (whole numbers, truths and names of its options), ``squares`` of what is multiplied with itself, and
+    ``arguments`` (whole numbers, truths and names of its options), ``squares`` of what is multiplied with itself, and
     :func:`settings`."""
     inputs = [_tensor(t) for t in call.inputs]
     outputs = [_tensor(t) for t in tensors_in(result) if on_device(t)]
-    given = {name: _plain(value) for name, value in call.kwargs.items()}
-    seen: Seen = {"op": call.name, "inputs": inputs, "outputs": outputs}
-    seen["given"] = {name: value for name, value in given.items() if value is not None}
+    arguments = {name: _plain(value) for name, value in call.kwargs.items()}
+    record: CallRecord = {"op": call.name, "inputs": inputs, "outputs": outputs}
+    record["arguments"] = {name: value for name, value in arguments.items() if value is not None}
     if call.name == "ttnn.multiply" and call.args[0] is call.args[1]:
-        seen["squares"] = True
-    return seen | settings(call.kwargs)
+        record["squares"] = True
+    return record | settings(call.kwargs)
 
 
-def settings(options: dict[str, Any]) -> Seen:
+def settings(options: dict[str, Any]) -> CallRecord:
     """Of the options of a call those that are settings of the device: ``compute``, ``matmul``, ``sdpa``, ``conv``."""
-    seen: Seen = {}
+    record: CallRecord = {}
     if (how := options.get("compute_kernel_config")) is not None:
-        seen["compute"] = {
+        record["compute"] = {
             "fidelity": how.math_fidelity.name,
             "approximate": how.math_approx_mode,
             "fp32": how.fp32_dest_acc_en,
@@ -115,16 +115,16 @@ def settings(options: dict[str, Any]) -> Seen:
     if isinstance(config := options.get("config"), ttnn.MinimalMatmulConfig):
         size = config.compute_with_storage_grid_size
         block = {"m": config.M_block_size, "k": config.K_block_size, "n": config.N_block_size}
-        seen["matmul"] = block | {"h": config.subblock_h, "w": config.subblock_w, "grid": [size.x, size.y]}
+        record["matmul"] = block | {"h": config.subblock_h, "w": config.subblock_w, "grid": [size.x, size.y]}
     if isinstance(config := options.get("config"), ttnn.Conv3dConfig):
         size = config.compute_with_storage_grid_size
-        seen["conv"] = {"c_in": config.C_in_block, "c_out": config.C_out_block, "grid": [size.x, size.y]}
-        seen["conv"] |= {"h": config.H_out_block, "w": config.W_out_block}
+        record["conv"] = {"c_in": config.C_in_block, "c_out": config.C_out_block, "grid": [size.x, size.y]}
+        record["conv"] |= {"h": config.H_out_block, "w": config.W_out_block}
     if isinstance(config := options.get("program_config"), ttnn.SDPAProgramConfig):
         size = config.compute_with_storage_grid_size
         chunks = {"q": config.q_chunk_size, "k": config.k_chunk_size, "approximate": config.exp_approx_mode}
-        seen["sdpa"] = chunks | {"grid": [size.x, size.y]}
-    return seen
+        record["sdpa"] = chunks | {"grid": [size.x, size.y]}
+    return record
 
 
 def _plain(value: Any) -> Any:
