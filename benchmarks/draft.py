@@ -68,28 +68,28 @@ def measure(
     model = SPEC.model_class(random_weights(), Device(RunOptions.of(mesh=mesh)), config)
     generator = torch.Generator().manual_seed(1)
     features = len(config.target_layer_ids) * config.hidden_size
-    found = []
+    records = []
     for context in contexts:
         progress(f"context {context}")
-        kept = torch.randn(1, context, features, generator=generator)
+        context_rows = torch.randn(1, context, features, generator=generator)
         noise = torch.randn(1, config.block_size, config.hidden_size, generator=generator)
         history = model.new_cache()
         with torch.inference_mode():
-            model(noise, kept[:, :-NEW], history, start=context - NEW)
+            model(noise, context_rows[:, :-NEW], history, start=context - NEW)
 
-            def cached(kept=kept, noise=noise, history=history, context=context) -> torch.Tensor:
+            def cached(context_rows=context_rows, noise=noise, history=history, context=context) -> torch.Tensor:
                 for layer in history:
                     layer.crop(context - NEW)
-                return model(noise, kept[:, -NEW:], history, start=context)
+                return model(noise, context_rows[:, -NEW:], history, start=context)
 
-            def whole(kept=kept, noise=noise, context=context) -> torch.Tensor:
-                return model(noise, kept, model.new_cache(), start=context)
+            def whole(context_rows=context_rows, noise=noise, context=context) -> torch.Tensor:
+                return model(noise, context_rows, model.new_cache(), start=context)
 
             torch.testing.assert_close(cached(), whole(), rtol=1e-4, atol=1e-4)
-            found.append(
+            records.append(
                 Measured(context, _seconds(cached, repeats), _seconds(whole, repeats), _flops(cached), _flops(whole))
             )
-    return found
+    return records
 
 
 def _seconds(step: Callable[[], torch.Tensor], repeats: int) -> float:
@@ -195,7 +195,7 @@ def predicted_report(progress: Callable[[str], None] = lambda text: None) -> str
         first = same[0]
         sizes = (f"{size / 1e6:.1f}" for size in (first.moved, first.nbytes))
         bound = (first.cost.bound, first.verdict, f"{first.roofline_ns / 1e6:.3f}", *sizes)
-        rows.append((f"{name} ({first.lane})", len(same), f"{ms:.3f}", *reported[:2], *bound, reported[2]))
+        rows.append((f"{name} ({first.toolchain})", len(same), f"{ms:.3f}", *reported[:2], *bound, reported[2]))
     text.append(as_markdown(rows, _OPERATIONS))
     text.append(
         "\nThe document calls gate_up+silu 96 % compute bound from counters of threads that wait for each other; its "

@@ -75,14 +75,14 @@ class Kernel:
     """One program of a forward.
 
     Attributes:
-        lane: ``tt-lang`` or ``ttnn``.
+        toolchain: ``tt-lang`` or ``ttnn``.
         cost: predicted, once it runs.
         flops, nbytes: what the arithmetic needs at least.
         moved: bytes it is predicted to read and write.
     """
 
     name: str
-    lane: str
+    toolchain: str
     cost: Cost
     flops: float
     nbytes: float
@@ -91,7 +91,7 @@ class Kernel:
     @property
     def ns(self) -> float:
         """Return the ns as the document has them: from the host for TT-Lang; on the chip for TTNN."""
-        return self.cost.ns + (EAGER_GAP_NS if self.lane == "tt-lang" else 0.0)
+        return self.cost.ns + (EAGER_GAP_NS if self.toolchain == "tt-lang" else 0.0)
 
     @property
     def verdict(self) -> str:
@@ -114,29 +114,29 @@ def forward(context: int, *, new: int = 3, cached: bool = True) -> list[Kernel]:
     q = config.num_attention_heads * e
     kv = config.num_key_value_heads * e
     noise = _padded(config.block_size)
-    given = _padded(new if cached else context)
-    rows = given + noise
+    new_rows = _padded(new if cached else context)
+    rows = new_rows + noise
     q_flat = _tile(1, 1, noise, q)
     q_heads = _tile(1, 1, noise * q // e, e)
     k_flat = _tile(1, 1, rows, kv)
     k_heads = _tile(1, 1, rows * kv // e, e)
-    found: list[Kernel] = []
+    kernels: list[Kernel] = []
     for _ in range(config.num_hidden_layers):
-        found += [_norm("in_rmsnorm", noise, d), _matmul("q_proj", noise, d, q)]
-        found += [_op("concat", _tile(1, 1, rows, d), _tile(1, 1, given, d), _tile(1, 1, noise, d))]
-        found += [_matmul("k_proj", rows, d, kv), _matmul("v_proj", rows, d, kv)]
-        found += [_op("reshape", q_heads, q_flat), _op("reshape", k_heads, k_flat)]
-        found += [_norm("qk_rmsnorm", noise * q // e, e), _norm("qk_rmsnorm", rows * kv // e, e)]
-        found += [_op("reshape", q_flat, q_heads), _op("reshape", k_flat, k_heads)]
-        found += [_rotary("q_rope", noise, q, e), _rotary("k_rope", rows, kv, e)]
-        found += _attention(context if cached else 0, noise, rows, config)
-        found += [_matmul("o_proj+resadd", noise, q, d), _norm("pa_rmsnorm", noise, d)]
-        found += [_matmul("gate_up+silu", noise, d, config.intermediate_size)]
-        found += [_matmul("down+resadd", noise, config.intermediate_size, d)]
+        kernels += [_norm("in_rmsnorm", noise, d), _matmul("q_proj", noise, d, q)]
+        kernels += [_op("concat", _tile(1, 1, rows, d), _tile(1, 1, new_rows, d), _tile(1, 1, noise, d))]
+        kernels += [_matmul("k_proj", rows, d, kv), _matmul("v_proj", rows, d, kv)]
+        kernels += [_op("reshape", q_heads, q_flat), _op("reshape", k_heads, k_flat)]
+        kernels += [_norm("qk_rmsnorm", noise * q // e, e), _norm("qk_rmsnorm", rows * kv // e, e)]
+        kernels += [_op("reshape", q_flat, q_heads), _op("reshape", k_flat, k_heads)]
+        kernels += [_rotary("q_rope", noise, q, e), _rotary("k_rope", rows, kv, e)]
+        kernels += _attention(context if cached else 0, noise, rows, config)
+        kernels += [_matmul("o_proj+resadd", noise, q, d), _norm("pa_rmsnorm", noise, d)]
+        kernels += [_matmul("gate_up+silu", noise, d, config.intermediate_size)]
+        kernels += [_matmul("down+resadd", noise, config.intermediate_size, d)]
         if cached:
-            whole, kept = (_tile(1, kv // e, context + n, e) for n in (rows, new))
-            found += [_op("slice", kept, whole, name="cache slice")] * 2
-    return [*found, _norm("fn_rmsnorm", noise, d)]
+            whole, last = (_tile(1, kv // e, context + n, e) for n in (rows, new))
+            kernels += [_op("slice", last, whole, name="cache slice")] * 2
+    return [*kernels, _norm("fn_rmsnorm", noise, d)]
 
 
 def _padded(rows: int) -> int:
@@ -241,8 +241,12 @@ def _joined(cached: int, rows: int, heads: int, e: int) -> list[Kernel]:
     if cached % TILE == 0:
         return [_op("concat", both, old, new, name="cache concat")]
     old_rows, new_rows, both_rows = (Tensor_(shape, "bf16", "DRAM", "ROW_MAJOR", shape[2]) for shape in shapes)
-    found = [_op("untilize", old_rows, old), _op("untilize", new_rows, new)]
-    return [*found, _op("concat", both_rows, old_rows, new_rows, name="cache concat"), _op("tilize", both, both_rows)]
+    untilized = [_op("untilize", old_rows, old), _op("untilize", new_rows, new)]
+    return [
+        *untilized,
+        _op("concat", both_rows, old_rows, new_rows, name="cache concat"),
+        _op("tilize", both, both_rows),
+    ]
 
 
 def _tile(b: int, z: int, y: int, x: int) -> Tensor_:
@@ -267,7 +271,7 @@ def split_ms(kernels: list[Kernel]) -> tuple[float, float]:
     host = 0.0
     chip = 0.0
     for k in kernels:
-        if k.lane == "tt-lang":
+        if k.toolchain == "tt-lang":
             lang += k.ns
             host = max(host, chip) + k.ns
             chip = host

@@ -191,7 +191,7 @@ def _medians(pairs: Sequence[Sequence[float]]) -> list[float]:
 
 
 @contextmanager
-def _telling(devices: int, say: Callable[[str], None]) -> Iterator[None]:
+def _progress(devices: int, say: Callable[[str], None]) -> Iterator[None]:
     """While open, ``say`` what rank 0 is doing every ten seconds."""
     from refsim.runtime.ranks.pool import pool
 
@@ -288,7 +288,7 @@ def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str
     alone: list[tuple[float, float]] = []
     oracle = Alone(folder) if step.checked else None
     for number in range(step.rounds + (step.rounds > 1)):
-        with _telling(options.mesh.num_devices, say), memory if number == 0 else nullcontext():
+        with _progress(options.mesh.num_devices, say), memory if number == 0 else nullcontext():
             used = cpu_s()
             result = api.run(folder, inputs=inputs, options=options)
         seconds.append((result.wall_s, cpu_s() - used))
@@ -361,9 +361,9 @@ def markdown(records: list[dict[str, Any]]) -> str:
     rows = []
     for r in records:
         latent = "x".join(map(str, r["latent"]))
-        found = r.get("check", {})  # older records have no seconds of diffusers' in turn with the mesh's
-        pcc = f"{found['one_minus_pcc']:.1e}" if found else "not checked"
-        times = (f"{found[name]:.2f}" if name in found else "-" for name in ("times_oracle", "cpu_times_oracle"))
+        checked = r.get("check", {})  # older records have no seconds of diffusers' in turn with the mesh's
+        pcc = f"{checked['one_minus_pcc']:.1e}" if checked else "not checked"
+        times = (f"{checked[name]:.2f}" if name in checked else "-" for name in ("times_oracle", "cpu_times_oracle"))
         busy = f"{r['load_before']:.1f}" if "load_before" in r else "not read"
         label = (r[name] for name in ("model", "layers", "mesh", "parallel", "attention"))
         sizes = (f"{r[name] / 2**30:.2f}" for name in ("peak_pss_bytes", "peak_pss_anonymous_bytes"))

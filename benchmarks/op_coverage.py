@@ -92,14 +92,14 @@ def drawn() -> set[str]:
     from tests.tt_impl.worker import cases_of, run_cases
     from tt_impl.run.launch import Worker
 
-    found: set[str] = set()
+    names: set[str] = set()
     with Worker() as worker:
         for module, mesh in sorted({(case[0], mesh) for case, mesh in MESHES.items() if _draws(case[0])}):
             for case, outcome in run_cases(worker, cases_of(module), mesh, timeout_s=600).outcomes.items():
                 if outcome.error:
                     raise RuntimeError(f"{'-'.join(case)} failed:\n{outcome.error}")
-                found.update(outcome.drawn)
-    return found
+                names.update(outcome.drawn)
+    return names
 
 
 def _draws(module: str) -> bool:

@@ -299,15 +299,15 @@ def measure(setup: Setup, names: list[str], *, say: Callable[[str], None] = prin
     return Peers(setup, load, {"seconds": alone_s, "rel_rmse": floor}, records, could_not_run, wrong, machine())
 
 
-def text(found: Peers) -> str:
+def text(peers: Peers) -> str:
     """Return the records as a table for people."""
-    setup = found.setup
+    setup = peers.setup
     lines = [
         f"{setup.ranks} ranks, {setup.rows} x {setup.heads} x {setup.head_dim} {setup.dtype}, "
-        f"median of {setup.repetitions} rounds; load average before: {found.load_before:.1f}",
+        f"median of {setup.repetitions} rounds; load average before: {peers.load_before:.1f}",
         f"{'':54} {'seconds':>8}  {'times refsim':22} error",
     ]
-    for r in found.records:
+    for r in peers.records:
         name = f"{r.name} {r.version}"
         if r.error is not None:
             lines.append(f"{name:54} could not run: {r.error}")
@@ -315,6 +315,6 @@ def text(found: Peers) -> str:
         low, high = r.ratio_range
         times = f"{r.ratio:.2f} ({low:.2f} to {high:.2f})"
         lines.append(f"{name:54} {r.seconds:8.3f}  {times:22} {r.rel_rmse:.1e}{'' if r.right else ' WRONG'}")
-    alone = found.one_process
+    alone = peers.one_process
     lines.append(f"{'one process, all cores':54} {alone['seconds']:8.3f}  {'':22} {alone['rel_rmse']:.1e}")
-    return "\n".join([*lines, f"{found.could_not_run} could not run, {found.wrong} answered wrongly"])
+    return "\n".join([*lines, f"{peers.could_not_run} could not run, {peers.wrong} answered wrongly"])

@@ -134,14 +134,14 @@ def compare(ranks: int, size: int, rounds: int, *, times: int = TIMES, say: Call
     return Shifted(ranks, rounds, middle, speeds, gloo, copy, right)
 
 
-def text(found: Shift) -> str:
+def text(shift: Shift) -> str:
     """Return a record in a few lines for people."""
-    record = found.shifted
+    record = shift.shifted
     gloo = record.times_gloo
     copy = record.of_copy
     return "\n".join(
         [
-            f"{record.ranks} ranks, {found.mib} MiB each{'' if record.right else ': WRONG'}",
+            f"{record.ranks} ranks, {shift.mib} MiB each{'' if record.right else ': WRONG'}",
             *(f"{way:6} {1e3 * record.seconds[way]:8.1f} ms {record.gb_per_s[way]:6.2f} GB/s" for way in WAYS),
             f"shared is {gloo.ratio:.2f} times as fast as gloo ({gloo.range[0]:.2f} to {gloo.range[1]:.2f}), "
             f"{copy.ratio:.0%} of a plain copy ({copy.range[0]:.0%} to {copy.range[1]:.0%})",

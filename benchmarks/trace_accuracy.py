@@ -56,12 +56,12 @@ def compare(paths: list[Path], arch: str | None = None, params: Params | None = 
     for path in paths:
         rows = profile.read(path, arch)
         left_out += rows.attrs["left_out"]
-        found = profile.distinct(rows)
-        priced = [_priced(row, params) for row in found.itertuples()]
-        found[["kind", "predicted_ns", "reason"]] = pd.DataFrame(priced, index=found.index)
+        operations = profile.distinct(rows)
+        priced = [_priced(row, params) for row in operations.itertuples()]
+        operations[["kind", "predicted_ns", "reason"]] = pd.DataFrame(priced, index=operations.index)
         columns = [*profile.KEY, "kind", "predicted_ns", "reason"]
-        runs.append(rows.merge(found[columns], on=profile.KEY, how="left", sort=False))
-        shapes.append(found)
+        runs.append(rows.merge(operations[columns], on=profile.KEY, how="left", sort=False))
+        shapes.append(operations)
     every = pd.concat(shapes, ignore_index=True)
     every["error"] = every["predicted_ns"] / every["ns"] - 1
     every["total_ns"] = every["ns"] * every["count"]
@@ -71,27 +71,27 @@ def compare(paths: list[Path], arch: str | None = None, params: Params | None = 
 
 def _priced(row: Any, params: Params | None) -> tuple[str, float, str]:
     try:
-        found = device_ops.price(profile.device_op(row), params)
+        price = device_ops.price(profile.device_op(row), params)
     except Unpriced as reason:
         return "unclassified", math.nan, str(reason)
-    return found.kind, found.ns, ""
+    return price.kind, price.ns, ""
 
 
-def classes(found: Comparison) -> pd.DataFrame:
+def classes(comparison: Comparison) -> pd.DataFrame:
     """Return the errors by class of operation, and of all: ``shapes``, ``bias`` (median), ``mape``, ``median``,
     ``worst``, ``by_time``, ``vendor_mape`` (of the profiler's PM IDEAL), ``share`` of the measured time.
     """
-    priced = found.shapes.dropna(subset="predicted_ns")
+    priced = comparison.shapes.dropna(subset="predicted_ns")
     parts = [*priced.groupby("kind", sort=True), *([("all", priced)] if len(priced) else [])]
     rows = {kind: summary(part) | {"share": part["share"].sum()} for kind, part in parts}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("class").reset_index()
 
 
-def devices(found: Comparison) -> pd.DataFrame:
+def devices(comparison: Comparison) -> pd.DataFrame:
     """Return what each device of each file measured and was predicted, in us of kernels that have a price; the
     ``critical`` device of a file is the one that measured most.
     """
-    priced = found.runs.dropna(subset="predicted_ns")
+    priced = comparison.runs.dropna(subset="predicted_ns")
     each = priced.groupby(["source", "device"], sort=True)[["ns", "predicted_ns"]].sum().div(1000).reset_index()
     each = each.rename(columns={"ns": "measured_us", "predicted_ns": "predicted_us"})
     each["error"] = each["predicted_us"] / each["measured_us"] - 1
@@ -99,9 +99,9 @@ def devices(found: Comparison) -> pd.DataFrame:
     return each
 
 
-def worst(found: Comparison) -> pd.DataFrame:
+def worst(comparison: Comparison) -> pd.DataFrame:
     """Return the ten operations whose error costs most: |predicted - measured| times runs."""
-    rows = found.shapes.dropna(subset="predicted_ns").copy()
+    rows = comparison.shapes.dropna(subset="predicted_ns").copy()
     rows["off_us"] = (rows["predicted_ns"] - rows["ns"]) * rows["count"] / 1000
     rows["operands"] = [" x ".join(str(list(t.shape)) for t in inputs[:2]) for inputs in rows["inputs"]]
     rows = rows.sort_values("off_us", key=abs, ascending=False).head(WORST)
@@ -109,9 +109,9 @@ def worst(found: Comparison) -> pd.DataFrame:
     return rows[["source", "op", "operands", "count", "measured_us", "predicted_us", "error"]]
 
 
-def unclassified(found: Comparison) -> pd.DataFrame:
+def unclassified(comparison: Comparison) -> pd.DataFrame:
     """Return what has no price: name, why, runs, us, share of the measured time."""
-    rows = found.shapes[found.shapes["predicted_ns"].isna()]
+    rows = comparison.shapes[comparison.shapes["predicted_ns"].isna()]
     each = rows.groupby(["op", "reason"], sort=True)[["count", "total_ns", "share"]].sum().reset_index()
     each["us"] = each["total_ns"] / 1000
     return each.rename(columns={"count": "runs"})[["op", "reason", "runs", "us", "share"]]
@@ -130,11 +130,11 @@ class Profiled(Document):
     unclassified: list[dict[str, Any]]
 
 
-def document(found: Comparison) -> Profiled:
+def document(comparison: Comparison) -> Profiled:
     """Return everything as a result."""
     units = {"errors": "predicted / measured - 1", "share": "of measured time"}
-    tables = (_records(table(found)) for table in (classes, devices, worst, unclassified))
-    return Profiled(_files(found), units, found.left_out, *tables)
+    tables = (_records(table(comparison)) for table in (classes, devices, worst, unclassified))
+    return Profiled(_files(comparison), units, comparison.left_out, *tables)
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -142,23 +142,23 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return table.astype(object).where(table.notna(), None).to_dict("records")
 
 
-def _files(found: Comparison) -> dict[str, str]:
-    return {name: FITTED if name in measured.CALIBRATION else HELD_OUT for name in found.runs["source"].unique()}
+def _files(comparison: Comparison) -> dict[str, str]:
+    return {name: FITTED if name in measured.CALIBRATION else HELD_OUT for name in comparison.runs["source"].unique()}
 
 
-def text(found: Comparison) -> str:
+def text(comparison: Comparison) -> str:
     """Return the tables as text."""
     percent = "{:.1%}".format
-    lines = [f"{name}: {note}" for name, note in _files(found).items()]
-    lines += ["", _table(classes(found), dict.fromkeys(("bias", *_ERRORS), percent))]
-    lines += ["", "by device, kernels with a price", _table(devices(found), {"error": "{:+.1%}".format})]
-    lines += ["", "what costs most", _table(worst(found), {"error": "{:+.1%}".format})]
-    loose = unclassified(found)
+    lines = [f"{name}: {note}" for name, note in _files(comparison).items()]
+    lines += ["", _table(classes(comparison), dict.fromkeys(("bias", *_ERRORS), percent))]
+    lines += ["", "by device, kernels with a price", _table(devices(comparison), {"error": "{:+.1%}".format})]
+    lines += ["", "what costs most", _table(worst(comparison), {"error": "{:+.1%}".format})]
+    loose = unclassified(comparison)
     if len(loose):
         lines += ["", f"unclassified, {loose['share'].sum():.1%} of the time", _table(loose, {"share": percent})]
     else:
         lines += ["", "unclassified: nothing"]
-    return "\n".join([*lines, f"left out: {found.left_out} signposts and host rows"])
+    return "\n".join([*lines, f"left out: {comparison.left_out} signposts and host rows"])
 
 
 _ERRORS = ("mape", "median", "worst", "by_time", "vendor_mape", "share")

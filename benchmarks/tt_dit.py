@@ -85,27 +85,33 @@ def compare(
 
         def theirs(inputs: dict[str, Tensor], *, values: bool) -> Any:
             safetensors.torch.save_file(inputs, folder / "theirs.safetensors")
-            given = {"tree": str(checkout), "weights": str(weights), "sizes": sizes}
-            given["inputs"] = str(folder / "theirs.safetensors")
-            return worker.execute("tt_impl.programs.tt_dit:program", options, given, values=values)
+            arguments = {"tree": str(checkout), "weights": str(weights), "sizes": sizes}
+            arguments["inputs"] = str(folder / "theirs.safetensors")
+            return worker.execute("tt_impl.programs.tt_dit:program", options, arguments, values=values)
 
         ours = ops.count(MODEL, options, size="1024", batch=1, run=worker.execute)
         mine = next(block for block in ours.report["blocks"] if block["kind"] == "block")
         other = theirs(block_inputs(TOKENS, sizes["features"], seed), values=False).report
-        found = {"model": MODEL, "mesh": mesh, "parallel": parallel, "tokens": list(TOKENS), "commit": commit(checkout)}
-        found |= {"ran": ours.ran, "ours": mine, "theirs": other}
+        result = {
+            "model": MODEL,
+            "mesh": mesh,
+            "parallel": parallel,
+            "tokens": list(TOKENS),
+            "commit": commit(checkout),
+        }
+        result |= {"ran": ours.ran, "ours": mine, "theirs": other}
         if values:
             inputs = block_inputs(FEW, sizes["features"], seed)
             answers = {"theirs": theirs(inputs, values=True).tensors}
             with_silu = inputs | {"time": rounded({"t": torch.nn.functional.silu(inputs["time"])}, "bf16")["t"]}
             safetensors.torch.save_file(with_silu, folder / "ours.safetensors")
-            given = {"checkpoint": str(checkpoint), "inputs": str(folder / "ours.safetensors"), "index": 0}
-            answers["ours"] = worker.execute("tt_impl.pipelines.block:program", options, given).tensors
+            arguments = {"checkpoint": str(checkpoint), "inputs": str(folder / "ours.safetensors"), "index": 0}
+            answers["ours"] = worker.execute("tt_impl.pipelines.block:program", options, arguments).tensors
             answers["refsim"] = launch.execute(
-                "refsim.pipelines.block:program", options.but(backend="cpu"), given
+                "refsim.pipelines.block:program", options.but(backend="cpu"), arguments
             ).tensors
-            found["values"] = {"tokens": list(FEW), "one_minus_pcc": _apart(inputs, answers)}
-    return found
+            result["values"] = {"tokens": list(FEW), "one_minus_pcc": _apart(inputs, answers)}
+    return result
 
 
 def _weights_of_block(checkpoint: Path) -> dict[str, Tensor]:
@@ -119,26 +125,26 @@ def _weights_of_block(checkpoint: Path) -> dict[str, Tensor]:
 
 def _apart(inputs: dict[str, Tensor], answers: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, float]]:
     """1 - PCC of every pair of answers, of each stream and of what the block added to it."""
-    found = {}
+    apart = {}
     for one, two in (("ours", "refsim"), ("theirs", "refsim"), ("ours", "theirs")):
         row = {}
         for stream in ("spatial", "prompt"):
             a, b, before = (t[stream].float() for t in (answers[one], answers[two], inputs))
             row[stream] = one_minus_pcc(a, b)
             row[f"added_{stream}"] = one_minus_pcc(a - before, b - before)
-        found[f"{one} to {two}"] = row
-    return found
+        apart[f"{one} to {two}"] = row
+    return apart
 
 
-def table(found: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> str:
     """Markdown: totals, then both programs' operations."""
-    ours = found["ours"]["totals"]
-    theirs = found["theirs"]["totals"]
+    ours = result["ours"]["totals"]
+    theirs = result["theirs"]["totals"]
     lines = [
-        f"# {found['model']}: one block, beside tt_dit's",
+        f"# {result['model']}: one block, beside tt_dit's",
         "",
-        f"{found['tokens'][0]} image and {found['tokens'][1]} prompt tokens, {found['mesh']} {found['parallel']}, "
-        f"batch 1, bf16; tt_dit at {found['commit']}. Counted on {found['ran']}:",
+        f"{result['tokens'][0]} image and {result['tokens'][1]} prompt tokens, {result['mesh']} {result['parallel']}, "
+        f"batch 1, bf16; tt_dit at {result['commit']}. Counted on {result['ran']}:",
         "device operations, and bytes of the tensors that an operation reads and writes in one device's DRAM, each",
         "once. Nothing here is a time.",
         "",
@@ -149,15 +155,15 @@ def table(found: dict[str, Any]) -> str:
         rows.append((key.replace("_bytes", "").replace("link", "received over links"), a, b))
     rows.append(("L1 peak of a core", *(f"{t['l1_bytes'] // 1024} KiB" for t in (ours, theirs))))
     lines.append(as_markdown(rows, ("per block", "ours", "tt_dit")))
-    if "values" in found:
-        n, text = found["values"]["tokens"]
+    if "values" in result:
+        n, text = result["values"]["tokens"]
         lines += ["", f"## 1 - PCC, {n} + {text} tokens, the same weights and inputs", ""]
-        pairs = found["values"]["one_minus_pcc"]
+        pairs = result["values"]["one_minus_pcc"]
         streams = list(next(iter(pairs.values())))
         judged = ((pair, *(f"{row[s]:.1e}" for s in streams)) for pair, row in pairs.items())
         lines.append(as_markdown(judged, (None, *streams)))
         lines += ["", "tt_dit's feed-forward has the erf GELU, diffusers' and ours the tanh one."]
-    for title, part in (("Ours", found["ours"]), ("tt_dit", found["theirs"])):
+    for title, part in (("Ours", result["ours"]), ("tt_dit", result["theirs"])):
         operations = (
             (
                 *(row["count"], row["op"].removeprefix("ttnn."), ", ".join(row["fuses"])),
@@ -176,17 +182,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--mesh", default="t3k")
     parser.add_argument("--parallel", default="sp2_tp4")
     parser.add_argument("--no-values", action="store_true", help="count only")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     checkout = tree()
     if checkout is None:
         print(WITHOUT, file=sys.stderr)
         return 0
-    found = compare(checkout, mesh=given.mesh, parallel=given.parallel, values=not given.no_values)
-    print(table(found))
-    if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
-        output.write(given.out / f"{MODEL}.json", (output.document(Loose(found)) + "\n").encode())
-        output.write(given.out / f"{MODEL}.md", table(found).encode())
+    result = compare(checkout, mesh=options.mesh, parallel=options.parallel, values=not options.no_values)
+    print(table(result))
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        output.write(options.out / f"{MODEL}.json", (output.document(Loose(result)) + "\n").encode())
+        output.write(options.out / f"{MODEL}.md", table(result).encode())
     return 0
 
 

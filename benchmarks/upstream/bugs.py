@@ -28,12 +28,12 @@ class Bug:
 def _read() -> dict[str, Bug]:
     """Return the bugs by name; an edit stands in the file as its class in ``edits.py`` and the class's arguments."""
     rows = json.loads(Path(__file__).with_name("bugs.json").read_text(encoding="utf-8"))
-    found = {}
+    bugs = {}
     for name, row in rows.items():
         kind, *arguments = row["edit"]
         edit = getattr(edits, kind)(*arguments)
-        found[name] = Bug(row["what"], row["file"], row["function"], edit, getattr(cases, row["case"]))
-    return found
+        bugs[name] = Bug(row["what"], row["file"], row["function"], edit, getattr(cases, row["case"]))
+    return bugs
 
 
 BUGS = _read()

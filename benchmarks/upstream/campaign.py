@@ -40,8 +40,8 @@ WITHOUT = f"skipped: TT_METAL_TREE names no checkout of tt-metal; clone it at {C
 
 def commit(checkout: Path) -> str:
     """Return the checkout's commit as git tells it, or by its files, or that it is unknown."""
-    if found := git(checkout, "rev-parse", "--short=8", "HEAD"):
-        return found
+    if name := git(checkout, "rev-parse", "--short=8", "HEAD"):
+        return name
     from benchmarks.tt_dit import commit as by_files
 
     return by_files(checkout)
@@ -98,9 +98,9 @@ def main(argv: list[str] | None = None) -> int:
             sys.exit(f"{arguments.out} holds no runs to forget; --again removes the whole folder.")
         shutil.rmtree(arguments.out)
     _settings(arguments.out, arguments, checkout)
-    found = commit(checkout)
-    if found != COMMIT:
-        print(f"the checkout is at {found}, not at {COMMIT}: results are not comparable with the committed ones.")
+    current = commit(checkout)
+    if current != COMMIT:
+        print(f"the checkout is at {current}, not at {COMMIT}: results are not comparable with the committed ones.")
     for step in STEPS if arguments.step == "all" else (arguments.step,):
         _step(step, arguments, checkout)
     return 0

@@ -31,12 +31,12 @@ class Cause:
 
 def _read() -> list[tuple[tuple[re.Pattern[str], ...], Cause]]:
     """Return the patterns of the table, of id, category and message, with the cause that they stand for."""
-    found = []
+    table = []
     with Path(__file__).with_name("causes.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             patterns = tuple(re.compile(row[name]) for name in ("id", "category", "message"))
-            found.append((patterns, Cause(row["who"], row["words"], row["left_out"])))
-    return found
+            table.append((patterns, Cause(row["who"], row["words"], row["left_out"])))
+    return table
 
 
 _TABLE = _read()

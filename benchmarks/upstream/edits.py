@@ -33,10 +33,10 @@ def _expression(source: str) -> ast.expr:
     return ast.parse(source, mode="eval").body
 
 
-def _nth(found: Sequence[Any], n: int, what: str) -> Any:
-    if n >= len(found):
-        raise NoSuchPlace(f"{what}: number {n} of {len(found)}")
-    return found[n]
+def _nth(matches: Sequence[Any], n: int, what: str) -> Any:
+    if n >= len(matches):
+        raise NoSuchPlace(f"{what}: number {n} of {len(matches)}")
+    return matches[n]
 
 
 def _in_order(function: ast.AST, kind: type) -> list[Any]:
@@ -117,8 +117,8 @@ class Assign:
     n: int = 0
 
     def apply(self, function: ast.AST) -> None:
-        found = [a for a in _in_order(function, ast.Assign) if ast.unparse(a.targets[0]) == self.target]
-        place = _nth(found, self.n, f"{self.target} =")
+        assignments = [a for a in _in_order(function, ast.Assign) if ast.unparse(a.targets[0]) == self.target]
+        place = _nth(assignments, self.n, f"{self.target} =")
         if self.value is None:
             _replace(function, place, None)
         else:
@@ -150,8 +150,8 @@ class Condition:
     n: int = 0
 
     def apply(self, function: ast.AST) -> None:
-        found = [i for i in _in_order(function, ast.If) if self.names in ast.unparse(i.test)]
-        _nth(found, self.n, f"if {self.names}").test = ast.Constant(self.value)
+        conditions = [i for i in _in_order(function, ast.If) if self.names in ast.unparse(i.test)]
+        _nth(conditions, self.n, f"if {self.names}").test = ast.Constant(self.value)
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ class Drop:
     n: int = 0
 
     def apply(self, function: ast.AST) -> None:
-        found = [e for e in _in_order(function, ast.Expr) if isinstance(e.value, ast.Call)]
-        calls = [e for e in found if f".{ast.unparse(e.value.func)}".endswith(f".{self.call}")]
+        expressions = [e for e in _in_order(function, ast.Expr) if isinstance(e.value, ast.Call)]
+        calls = [e for e in expressions if f".{ast.unparse(e.value.func)}".endswith(f".{self.call}")]
         _replace(function, _nth(calls, self.n, self.call), None)
 
 

@@ -69,11 +69,11 @@ def functions(path: Path) -> int:
 
 def directories(tree: Path, below: str, depth: int) -> dict[str, list[str]]:
     """Test files below a folder, by the first ``depth`` folders of their path there; files of one name only."""
-    found: dict[str, list[str]] = {}
+    folders: dict[str, list[str]] = {}
     for path in sorted((tree / below).rglob("test_*.py")):
         folder = "/".join(path.relative_to(tree / below).parts[:-1][:depth])
-        found.setdefault(folder or ".", []).append(path.relative_to(tree).as_posix())
-    return found
+        folders.setdefault(folder or ".", []).append(path.relative_to(tree).as_posix())
+    return folders
 
 
 def unit_jobs(tree: Path, cases: int, per_function: int, seed: str, limit_s: float) -> list[Job]:
@@ -111,23 +111,23 @@ def dit_jobs(tree: Path, per_function: int, seed: str, limit_s: float) -> list[J
     """Jobs of tt_dit's tests, a directory each, on the eight devices of a T3K; whole pipelines are left out."""
     jobs = []
     for folder, files in directories(tree, DIT, 2).items():
-        kept = [f for f in files if not Path(f).name.startswith(PIPELINES)]
-        if not kept or folder.split("/")[0] not in ("unit", "models", "blocks", "encoders"):
+        chosen = [f for f in files if not Path(f).name.startswith(PIPELINES)]
+        if not chosen or folder.split("/")[0] not in ("unit", "models", "blocks", "encoders"):
             continue
         options = ["--ttnn-mock=t3k", f"--ttnn-mock-seed={seed}", "-p", "benchmarks.upstream.weights"]
         options += ["-p", "benchmarks.upstream.select", f"--ttnn-mock-sample={per_function}"]
         random = {"DIT_UNIT_TEST": "0" if folder.endswith("umt5") else "1"}  # umt5's own random model has 24 layers
-        jobs.append(Job(f"dit-{folder.replace('/', '-')}", tuple(kept), tuple(options), random, limit_s))
+        jobs.append(Job(f"dit-{folder.replace('/', '-')}", tuple(chosen), tuple(options), random, limit_s))
     return jobs
 
 
 def command(job: Job, lines: Path, timeout_s: float) -> list[str]:
     """Return the command of a job's process."""
     plugin = ["-p", "tt_impl.harness.plugin"] if not _installed() else []
-    own = ["-q", "-rE", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--tb=no"]
+    common = ["-q", "-rE", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--tb=no"]
     addopts = ["-o", "addopts=--import-mode=importlib", f"--timeout={timeout_s:g}"]
     mock = ["--ttnn-mock-fallback", f"--ttnn-mock-json={lines}"]
-    return [sys.executable, "-m", "pytest", *plugin, *addopts, *own, *mock, *job.options, *job.files]
+    return [sys.executable, "-m", "pytest", *plugin, *addopts, *common, *mock, *job.options, *job.files]
 
 
 def _installed() -> bool:
@@ -140,8 +140,8 @@ def _installed() -> bool:
 def environment(tree: Path, job: Job) -> dict[str, str]:
     """Variables of a job's process: the tree first, because its ``tests`` is a package."""
     path = os.pathsep.join([str(tree), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    own = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
-    return {**os.environ, "OMP_NUM_THREADS": "1", **own, **job.environment}
+    settings = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
+    return {**os.environ, "OMP_NUM_THREADS": "1", **settings, **job.environment}
 
 
 def own_version() -> str:
@@ -207,14 +207,14 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
             break
         code, cut = _process(tree, job, out, timeout_s)
     lines = out / f"{job.name}.jsonl"
-    kept = lines.read_text(encoding="utf-8").splitlines() if lines.exists() else []
+    verdicts = lines.read_text(encoding="utf-8").splitlines() if lines.exists() else []
     for file, why in left:
-        kept.append(json.dumps({"id": file, "outcome": "failed", "category": "version", "message": why}))
+        verdicts.append(json.dumps({"id": file, "outcome": "failed", "category": "version", "message": why}))
     # Messages name files of the tree wherever it lies; where it and one's home lie is nobody's business.
-    text = "".join(f"{line}\n" for line in kept).replace(f"{tree}/", "").replace(f"{Path.home()}/", "~/")
+    text = "".join(f"{line}\n" for line in verdicts).replace(f"{tree}/", "").replace(f"{Path.home()}/", "~/")
     lines.write_text(text, encoding="utf-8")
     seconds = round(time.monotonic() - begin, 1)
-    count = len(kept)
+    count = len(verdicts)
     end = {"name": job.name, "files": job.files, "code": code, "cut": cut, "seconds": seconds, "by": by}
     (out / f"{job.name}.done").write_text(json.dumps(end) + "\n", encoding="utf-8")
     return f"{job.name}: {count - len(left)} tests in {seconds:.0f} s{', cut' if cut else ''}"
@@ -222,11 +222,11 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
 
 def _broken(tree: Path, job: Job, out: Path) -> tuple[str, str] | None:
     """Return the folder of a conftest that cannot be imported, for which pytest runs nothing at all, and the error."""
-    found = _BROKEN.search((out / f"{job.name}.log").read_text(encoding="utf-8", errors="replace"))
-    if found is None or not Path(found[1]).is_relative_to(tree):
+    broken = _BROKEN.search((out / f"{job.name}.log").read_text(encoding="utf-8", errors="replace"))
+    if broken is None or not Path(broken[1]).is_relative_to(tree):
         return None
-    folder = Path(found[1]).relative_to(tree).as_posix()
-    return (folder, found[2]) if any(file.startswith(f"{folder}/") for file in job.files) else None
+    folder = Path(broken[1]).relative_to(tree).as_posix()
+    return (folder, broken[2]) if any(file.startswith(f"{folder}/") for file in job.files) else None
 
 
 def _process(tree: Path, job: Job, out: Path, timeout_s: float) -> tuple[int, bool]:

@@ -16,7 +16,7 @@ from benchmarks.upstream.table import (
     FALLBACK,
     LEFT_OUT,
     NO_DEVICE,
-    OWN,
+    RULES,
     UNKNOWN,
     Case,
     Run,
@@ -51,12 +51,14 @@ def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
     reports.mkdir(parents=True, exist_ok=True)
     page = reports / "upstream.md"
     numbers = reports / "upstream.json"
-    kept = json.loads(numbers.read_text(encoding="utf-8")) if page.exists() and numbers.exists() else {}
-    kept = kept if all(kept.get(name) == facts[name] for name in ("commit", "ttnn", "seed")) else {}
-    former = page.read_text(encoding="utf-8") if kept else ""
+    former_numbers = json.loads(numbers.read_text(encoding="utf-8")) if page.exists() and numbers.exists() else {}
+    former_numbers = (
+        former_numbers if all(former_numbers.get(name) == facts[name] for name in ("commit", "ttnn", "seed")) else {}
+    )
+    former = page.read_text(encoding="utf-8") if former_numbers else ""
     page.write_text("\n".join(_page(runs, bugs, facts, former)) + "\n", encoding="utf-8")
-    suites = kept.get("suites", {}) | {name: _data(run) for name, run in runs.items()}
-    data = {**facts, "suites": suites, "bugs": _caught(bugs) if bugs else kept.get("bugs", _caught([]))}
+    suites = former_numbers.get("suites", {}) | {name: _data(run) for name, run in runs.items()}
+    data = {**facts, "suites": suites, "bugs": _caught(bugs) if bugs else former_numbers.get("bugs", _caught([]))}
     data["not_run"] = [name for name in SUITES if name not in suites]
     data["not_run"] += [] if data["bugs"]["seeded"] else ["bugs"]
     (reports / "upstream.json").write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -97,9 +99,9 @@ def _not_run(step: str) -> str:
     return f"**Not run:** there is no run of `python -m benchmarks.upstream {step}`."
 
 
-def _by(found: set[str]) -> str:
+def _by(versions: set[str]) -> str:
     """Return what ran a suite, which may be older than what counts it."""
-    return f"Run by {', '.join(sorted(found))}."
+    return f"Run by {', '.join(sorted(versions))}."
 
 
 def _suite(run: Run) -> list[str]:
@@ -148,7 +150,7 @@ def _directories(cases: Sequence[Case]) -> list[str]:
         failed = Counter(case.category for case in here if case.kind == FAILED)
         words = ", ".join(f"{n} {category}" for category, n in sorted(failed.items())) or "-"
         left = sum(number[kind] for kind in LEFT_OUT)
-        passed = [number[kind] for kind in (OWN, FALLBACK, NO_DEVICE)]
+        passed = [number[kind] for kind in (RULES, FALLBACK, NO_DEVICE)]
         percent = f"{rate['pass_percent']:g}" if rate["counted"] else "-"
         rows.append((f"`{directory}`", len(here), rate["counted"], *passed, number[FAILED], words, left, percent))
     head = ("directory", "started", "counted", "own rules", "golden fallback", "no device op")
@@ -187,7 +189,7 @@ def _left_out(run: Run) -> list[str]:
 
 
 def _bugs(rows: Sequence[dict[str, Any]]) -> list[str]:
-    found = _caught(rows)
+    counts = _caught(rows)
     seeded = {row["bug"]: row for row in rows if row["bug"]}
     false = [row["case"] for row in rows if not row["bug"] and row["how"] != "passed"]
     table = [
@@ -197,7 +199,7 @@ def _bugs(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
     missing = [name for name in BUGS if name not in seeded]
     return [
-        f"{found['caught']} of {len(seeded)} caught; {found['clean_passed']} of the {found['clean']} tests that run "
+        f"{counts['caught']} of {len(seeded)} caught; {counts['clean_passed']} of the {counts['clean']} tests that run "
         "them pass without a bug, and only what they say of a bug counts. Blocks run with fewer tokens than upstream's "
         "parameters say, with upstream's thresholds.",
         "",

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.upstream.causes import Cause, cause_of
 from benchmarks.upstream.jobs import AGAIN, JOBS, killed
 
-OWN = "own"
+RULES = "own"
 FALLBACK = "fallback"
 NO_DEVICE = "no_device"
 FAILED = "failed"
@@ -27,7 +27,7 @@ MODULE = "module"
 SKEW = "skew"
 DOWNLOAD = "download"
 MEMORY = "memory"
-COUNTED = (OWN, FALLBACK, NO_DEVICE, FAILED)
+COUNTED = (RULES, FALLBACK, NO_DEVICE, FAILED)
 LEFT_OUT = {
     SKIPPED: "skipped by upstream itself",
     MODULE: "module not importable here",
@@ -35,7 +35,7 @@ LEFT_OUT = {
     DOWNLOAD: "needs a download",
     MEMORY: "takes more memory than the machine has (killed, by itself, too)",
 }
-_PASSED = {"own": OWN, "fallback": FALLBACK, "no-device": NO_DEVICE}
+_PASSED = {"own": RULES, "fallback": FALLBACK, "no-device": NO_DEVICE}
 """A test that passed because it met an error of the mock's own (``caught``) is none: it counts as failed."""
 _NO_VERDICT = ("timeout", "crash")
 NOTHING_COLLECTED = 5
@@ -177,11 +177,11 @@ def rates(cases: Iterable[Case]) -> dict[str, float]:
     counted = [case for case in cases if case.kind in COUNTED]
     many = max(1, len(counted))
     passed = [case for case in counted if case.kind != FAILED]
-    own = [case for case in passed if case.kind == OWN]
+    by_rules = [case for case in passed if case.kind == RULES]
     return {
         "counted": len(counted),
         "verdict_percent": round(100 * sum(case.verdict for case in counted) / many, 1),
         "pass_percent": round(100 * len(passed) / many, 1),
-        "own_percent": round(100 * len(own) / many, 1),
-        "own_emulated": sum(bool(case.emulated) for case in own),
+        "own_percent": round(100 * len(by_rules) / many, 1),
+        "own_emulated": sum(bool(case.emulated) for case in by_rules),
     }

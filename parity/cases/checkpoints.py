@@ -55,8 +55,8 @@ class RandomModel:
 
     def but(self, **changes: Any) -> RandomModel:
         """Return this model with ``changes``: fields of this class, or else keys of its configuration."""
-        own = {f.name: changes.pop(f.name) for f in fields(self) if f.name in changes}
-        return replace(self, config=self.config | changes, **own)
+        changed_fields = {f.name: changes.pop(f.name) for f in fields(self) if f.name in changes}
+        return replace(self, config=self.config | changes, **changed_fields)
 
 
 def quiet(*parts: str) -> tuple[tuple[str, float], ...]:

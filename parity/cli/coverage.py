@@ -43,16 +43,16 @@ def coverage(
     asked = Asked(files_under(files or FILES.get(backend, FILES["ttnn-mock"])), suite, expr, backend)
     check_out(out)
     with copied(asked.files) as tree:
-        found = measured(
+        line_map = measured(
             asked,
             tree,
             out and out / "lines.json",
             lambda case: say(f"{case.verdict:7} {case.case} {case.seconds:.1f} s"),
         )
         refused = report.timing_only()
-        counts = [report.count(file, tree.read(file), found.lines(file), file in refused) for file in asked.files]
+        counts = [report.count(file, tree.read(file), line_map.lines(file), file in refused) for file in asked.files]
     if out is not None:
-        report.write(asked, counts, found, out)
+        report.write(asked, counts, line_map, out)
     enough = report.total(counts).percent >= least
-    lines = report.Lines.of(asked, counts, found)
-    answer(lines, lambda _: report.text(counts, found), as_json=as_json, passed=enough)
+    lines = report.Lines.of(asked, counts, line_map)
+    answer(lines, lambda _: report.text(counts, line_map), as_json=as_json, passed=enough)

@@ -43,10 +43,10 @@ def _chosen(backend: str, expr: str | None) -> dict[str, list[str]]:
         raise UserError(f"--backend '{backend}' does not exist; choose one of {', '.join(BACKENDS)}, both.")
     matches = compile_expression(expr) if expr else lambda text: True
     wanted = BACKENDS if backend == "both" else (backend,)
-    found = {b: [i for i, f in corpus(b).items() if matches(f"{i} {f.family} {f.case.id}")] for b in wanted}
-    if not any(found.values()):
+    matching = {b: [i for i, f in corpus(b).items() if matches(f"{i} {f.family} {f.case.id}")] for b in wanted}
+    if not any(matching.values()):
         raise UserError(f"no fault matches -k '{expr}'; refsim faults list names them all.")
-    return found
+    return matching
 
 
 def _part(chosen: dict[str, list[str]], text: str) -> dict[str, list[str]]:
@@ -54,10 +54,10 @@ def _part(chosen: dict[str, list[str]], text: str) -> dict[str, list[str]]:
     from parity.cases.selection import part_of
 
     number, count = part_of(text)
-    found = {backend: ids[number - 1 :: count] for backend, ids in chosen.items()}
-    if not any(found.values()):
+    ids_of_part = {backend: ids[number - 1 :: count] for backend, ids in chosen.items()}
+    if not any(ids_of_part.values()):
         raise UserError(f"part {text} has no fault; choose fewer parts.")
-    return found
+    return ids_of_part
 
 
 @app.command("run")
@@ -106,11 +106,11 @@ def signatures(
 ) -> None:
     """Run every fault of the reference on the cases its signature is made from, and store what failures look like."""
     from parity.explain.causes import SIGNATURES
-    from parity.faults.study import signatures as study
+    from parity.faults.study import signatures as recognition
 
-    made = study.make(_chosen("cpu", expr)["cpu"], say)
+    made = recognition.make(_chosen("cpu", expr)["cpu"], say)
     target = SIGNATURES if out is None else out
-    study.write(made, target)
+    recognition.write(made, target)
     typer.echo(f"{made['made']['runs']} signatures of {len(made['sentences'])} faults -> {target}")
 
 
@@ -124,15 +124,15 @@ def recognise(
 
     The goal: the right place in all, the right fault among the first three in five of six.
     """
-    from parity.faults.study import signatures as study
+    from parity.faults.study import signatures as recognition
 
-    found, unseen = study.judge_draw(count, seed, say)
-    places, right = (sum(getattr(one, name) for one in found) for name in ("place_right", "cause_right"))
-    text = f"{places} of {len(found)} places right, {right} causes among the first three"
+    judged, unseen = recognition.judge_draw(count, seed, say)
+    places, right = (sum(getattr(one, name) for one in judged) for name in ("place_right", "cause_right"))
+    text = f"{places} of {len(judged)} places right, {right} causes among the first three"
     if unseen:
         text += f"\ndrawn and not seen by the gate on the other mesh and model: {', '.join(unseen)}"
-    result = Recognised(seed, len(found), places, right, unseen, found)
-    passed = places == len(found) and right * 6 >= len(found) * 5
+    result = Recognised(seed, len(judged), places, right, unseen, judged)
+    passed = places == len(judged) and right * 6 >= len(judged) * 5
     answer(result, lambda _: text, as_json=as_json, passed=passed)
 
 

@@ -49,12 +49,12 @@ def show(
     from parity.report import history
 
     tables.check_csv(csv)
-    found = history.rows(history.read(db, expr), metric)
-    tables.write_csv(found, csv)
+    rows = history.rows(history.read(db, expr), metric)
+    tables.write_csv(rows, csv)
     if as_json:
-        typer.echo(output.document(history.History(metric, found)))
+        typer.echo(output.document(history.History(metric, rows)))
     else:
-        _print(found, metric)
+        _print(rows, metric)
 
 
 @app.command()
@@ -63,24 +63,24 @@ def bisect(expr: Expr = None, db: Db = DB, as_json: opt.AsJson = False) -> None:
     from parity.report import history
 
     entries = history.read(db, expr, ("parity",))
-    found = history.bisect(entries)
+    turns = history.bisect(entries)
     if as_json:
-        typer.echo(output.document(history.Turns(found)))
-    for turn in [] if as_json else found:
+        typer.echo(output.document(history.Turns(turns)))
+    for turn in [] if as_json else turns:
         after = f"after {turn.before}, compared with {turn.since}" if turn.before else "the first in the history"
         typer.echo(f"{turn.case} ({turn.setting}): {turn.commit} ({turn.date}), {after}: {'; '.join(turn.worse_by)}")
-    if not found and not as_json:
+    if not turns and not as_json:
         cases, commits = ({getattr(entry, what) for entry in entries} for what in ("series", "commit"))
         typer.echo(f"{len(cases)} cases at {len(commits)} commits: none became worse beyond noise")
-    if found:
+    if turns:
         raise typer.Exit(1)
 
 
-def _print(found: Sequence[dict[str, Any]], metric: str) -> None:
+def _print(rows: Sequence[dict[str, Any]], metric: str) -> None:
     """Print a table for every case, without the columns in which it has nothing."""
     import pandas as pd
 
-    frame = pd.DataFrame([{name: _cell(name, value) for name, value in row.items()} for row in found])
+    frame = pd.DataFrame([{name: _cell(name, value) for name, value in row.items()} for row in rows])
     for (kind, case, setting), part in frame.groupby(["kind", "case", "setting"], sort=False):
         shown = part.drop(columns=["kind", "case", "setting"])
         shown = shown.loc[:, (shown != "").any()].replace("", "-").rename(columns={"value": metric})

@@ -59,11 +59,11 @@ def mutate(
     from parity.mutation.measure import Asked
     from parity.mutation.tree import files_under
 
-    found = files_under(files)
+    chosen = files_under(files)
     limits = campaign.Limits.of(count, seconds(budget, "--budget"))
     check_out(out)
     done = campaign.run(
-        Asked(found, expr=expr, backend=backend_of(found)),
+        Asked(chosen, expr=expr, backend=backend_of(chosen)),
         seed,
         limits,
         out and out / "lines.json",

@@ -126,15 +126,15 @@ def compare(
 
     if csv is not None and not metrics:
         raise UserError("--csv has the changes of metrics; say --metrics as well.")
-    found: Any
+    result: Any
     if metrics:
-        found = changes.diff(bits.read(first), bits.read(second))
-        tables.write_csv([dict(vars(row)) for row in found.rows], csv, (*changes.COLUMNS, "worse"))
-        text = changes.markdown(found)
+        result = changes.diff(bits.read(first), bits.read(second))
+        tables.write_csv([dict(vars(row)) for row in result.rows], csv, (*changes.COLUMNS, "worse"))
+        text = changes.markdown(result)
     else:
-        found = bits.compare(bits.read(first), bits.read(second))
-        text = bits.as_text(found)
-    answer(found, lambda _: text, as_json=as_json, passed=not found.exit_code)
+        result = bits.compare(bits.read(first), bits.read(second))
+        text = bits.as_text(result)
+    answer(result, lambda _: text, as_json=as_json, passed=not result.exit_code)
 
 
 @app.command()
@@ -150,13 +150,13 @@ def floors(
     """Measure the oracle's own rounding and store it; the thresholds follow from it."""
     from parity.run import calibrate as calibration
 
-    found = calibration.calibrate(seeds, say)
-    calibration.write(found)
+    measured = calibration.calibrate(seeds, say)
+    calibration.write(measured)
     lines = [
         f"{kind}: " + ", ".join(f"{metric} {value:.2g}" for metric, value in floor.items())
-        for kind, floor in found.floors.items()
+        for kind, floor in measured.floors.items()
     ]
-    answer(found, lambda _: "\n".join(lines), as_json=as_json)
+    answer(measured, lambda _: "\n".join(lines), as_json=as_json)
 
 
 old_command(app, "parity calibrate", "parity floors", floors)
@@ -182,9 +182,9 @@ def sensitivity(
     rows = sens.measure(cases, seed, tuple(op or sens.OPS), say)
     if out is not None:
         sens.write(rows, out)
-    found = sens.Sensitivity.of(rows)
+    result = sens.Sensitivity.of(rows)
     passed = all(row.good for row in rows)
-    answer(found, lambda _: sens.as_markdown(rows).rstrip("\n"), as_json=as_json, passed=passed)
+    answer(result, lambda _: sens.as_markdown(rows).rstrip("\n"), as_json=as_json, passed=passed)
 
 
 app.command(rich_help_panel=CONTRIBUTORS)(coverage)

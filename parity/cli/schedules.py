@@ -118,4 +118,4 @@ def policy(
     names = [name] if name else [one for one in report.POLICIES if report.suits(one, over)]
     verdicts = [report.judge(one, ranks, seeds, over) for one in names]
     passed = not name or verdicts[0].safe
-    answer(verdicts, lambda found: "\n\n".join(map(str, found)), as_json=as_json, passed=passed)
+    answer(verdicts, lambda judged: "\n\n".join(map(str, judged)), as_json=as_json, passed=passed)

@@ -74,17 +74,17 @@ class _Part:
         return self.of_heads(x)[:, :, self.rows.start : self.rows.stop]
 
 
-def find(found: Attended, inputs: dict[str, Tensor], shape: AttentionShape, layout: Layout) -> Evidence:
+def find(attended: Attended, inputs: dict[str, Tensor], shape: AttentionShape, layout: Layout) -> Evidence:
     """Say where an answer is wrong; ``inputs`` as ``simulate_attention`` takes them."""
-    error = relative((found.out - found.ref).square().mean(-1).sqrt(), found.ref)  # (B, H, R)
-    lse_error = (found.lse - found.ref_lse).abs() / found.ref_lse.abs().clamp_min(1.0)
+    error = relative((attended.out - attended.ref).square().mean(-1).sqrt(), attended.ref)  # (B, H, R)
+    lse_error = (attended.lse - attended.ref_lse).abs() / attended.ref_lse.abs().clamp_min(1.0)
     lse_error = torch.where(lse_error.isfinite(), lse_error, torch.inf)
-    limit = found.limit
-    both = torch.maximum(error, lse_error * limit / found.lse_limit)
+    limit = attended.limit
+    both = torch.maximum(error, lse_error * limit / attended.lse_limit)
     wrong = both > limit
     parts = _parts(layout, shape)
     by_rank = [largest(part.of(both)) for part in parts]
-    features = _features(found, wrong, both, parts, shape)
+    features = _features(attended, wrong, both, parts, shape)
     place = None
     if wrong.any():
         tensor = "out" if (error > limit).any() else "lse"
@@ -92,7 +92,7 @@ def find(found: Attended, inputs: dict[str, Tensor], shape: AttentionShape, layo
         if not bad:  # only rows of the prompt are wrong, which every rank may hold
             bad = [part for part in parts if part.of_heads(wrong).any()] or parts[:1]
         first = max(bad, key=lambda part: by_rank[part.rank])
-        place, fitted = _place(found, wrong, tensor, [part.rank for part in bad], first, (inputs, shape, layout))
+        place, fitted = _place(attended, wrong, tensor, [part.rank for part in bad], first, (inputs, shape, layout))
         features |= fitted
     shards = [part.rows for part in _by_shard(layout, shape)]
     errors: list[list[float | None]] = [
@@ -105,15 +105,15 @@ def find(found: Attended, inputs: dict[str, Tensor], shape: AttentionShape, layo
 def _parts(layout: Layout, shape: AttentionShape) -> list[_Part]:
     options = layout.options()
     cut = TokenShards(shape.rows, options.parallel.sp, TokenShards.of(shape.n, options.parallel.sp).local_n)
-    found = []
+    parts = []
     for rank in range(options.mesh.num_devices):
         groups = parallel_groups(options.mesh, options.parallel, rank)
         tp = groups["tp"]
         sp = groups["sp"]
         per_rank = padded_heads(shape.heads, tp.size) // tp.size
         heads = range(min(tp.index * per_rank, shape.heads), min((tp.index + 1) * per_rank, shape.heads))
-        found.append(_Part(rank, heads, range(*cut.tokens(sp.index))))
-    return found
+        parts.append(_Part(rank, heads, range(*cut.tokens(sp.index))))
+    return parts
 
 
 def _by_shard(layout: Layout, shape: AttentionShape) -> list[_Part]:
@@ -121,7 +121,7 @@ def _by_shard(layout: Layout, shape: AttentionShape) -> list[_Part]:
 
 
 def _place(
-    found: Attended, wrong: Tensor, tensor: str, ranks: list[int], part: _Part, asked: tuple
+    attended: Attended, wrong: Tensor, tensor: str, ranks: list[int], part: _Part, asked: tuple
 ) -> tuple[Place, Features]:
     inputs, shape, layout = asked
     rows = part.of(wrong)
@@ -134,26 +134,28 @@ def _place(
         note = ""
     heads = span(where(rows.any(2).any(0)), part.heads.start)
     range_ = span(where(rows.any(1).any(0)), start)
-    step, features = _fit(found, heads, range_, part, (inputs, shape, layout))
+    step, features = _fit(attended, heads, range_, part, (inputs, shape, layout))
     mesh = layout.options().mesh
     collective = "ring_attention" if layout.config().ring > 1 else "all_to_all" if layout.config().ulysses > 1 else ""
     note = ", ".join([note] * bool(note) + [f"inside of {collective}"] * bool(collective))
     return Place(tensor, part.rank, tuple(ranks), mesh.coord(part.rank), heads, range_, step=step, note=note), features
 
 
-def _fit(found: Attended, heads: tuple, rows: tuple, part: _Part, asked: tuple) -> tuple[int | None, Features]:
+def _fit(attended: Attended, heads: tuple, rows: tuple, part: _Part, asked: tuple) -> tuple[int | None, Features]:
     """Return the ring step whose keys weigh wrong on a rank, and the weights by role of the shard."""
     inputs, shape, layout = asked
     batch = 0
-    head = max(range(*heads), key=lambda h: float((found.out - found.ref)[batch, h, rows[0] : rows[1]].abs().max()))
+    head = max(
+        range(*heads), key=lambda h: float((attended.out - attended.ref)[batch, h, rows[0] : rows[1]].abs().max())
+    )
     at = slice(rows[0], min(rows[1], rows[0] + MOST_ROWS))
     pieces, names = _contributions(inputs, shape, layout, (batch, head, at))
-    out = found.out[batch, head, at]
-    ref = found.ref[batch, head, at]
-    if not torch.isfinite(out).all() or not torch.isfinite(found.lse[batch, head, at]).all():
+    out = attended.out[batch, head, at]
+    ref = attended.ref[batch, head, at]
+    if not torch.isfinite(out).all() or not torch.isfinite(attended.lse[batch, head, at]).all():
         return None, {"coef:finite": 0.0}
     # as it is, and before the division by the sum of weights, which a shard left out changes for all others
-    scale = (found.lse - found.ref_lse)[batch, head, at].clamp(-20, 20).exp().unsqueeze(-1)
+    scale = (attended.lse - attended.ref_lse)[batch, head, at].clamp(-20, 20).exp().unsqueeze(-1)
     left, weights = _solve(pieces, out, ref)
     left_sum, sums = _solve(pieces, out * scale, ref)
     if left_sum < left:
@@ -212,16 +214,16 @@ def _step(layout: Layout, rank: int, member: int) -> int:
     return abs(ring.index - member)
 
 
-def _features(found: Attended, wrong: Tensor, both: Tensor, parts: list[_Part], shape: AttentionShape) -> Features:
+def _features(attended: Attended, wrong: Tensor, both: Tensor, parts: list[_Part], shape: AttentionShape) -> Features:
     """Return what the wrong answer looks like, in numbers that do not depend on the mesh and its size."""
     image = wrong[:, :, : shape.rows]
     prompt = wrong[:, :, shape.rows :]
     wrong_parts = [float(part.of(wrong).float().mean()) for part in parts if part.rows]
     firsts = [p.rows.start for p in parts if len(p.rows)]
-    finite = torch.where(found.out.isfinite(), found.out, 0.0)
-    extra = (found.lse.exp() - found.ref_lse.exp())[wrong]
+    finite = torch.where(attended.out.isfinite(), attended.out, 0.0)
+    extra = (attended.lse.exp() - attended.ref_lse.exp())[wrong]
     spread = float(extra.std(correction=0)) / max(float(extra.abs().mean()), 1e-9) if extra.numel() else 0.0
-    ratio = float((finite * found.ref).sum() / found.ref.square().sum()) - 1
+    ratio = float((finite * attended.ref).sum() / attended.ref.square().sum()) - 1
     features = {
         "share:ranks": sum(x > 0 for x in wrong_parts) / max(len(wrong_parts), 1),
         "share:of_rank": max(wrong_parts, default=0.0),
@@ -229,19 +231,21 @@ def _features(found: Attended, wrong: Tensor, both: Tensor, parts: list[_Part], 
         "share:image": float(image.float().mean()),
         "share:prompt": float(prompt.float().mean()) if prompt.numel() else 0.0,
         "share:first_rows": float(image[:, :, firsts].float().mean()),
-        "log:out": log_error(float((finite - found.ref).square().mean().sqrt() / found.ref.square().mean().sqrt())),
-        "log:lse": log_error(float((found.lse - found.ref_lse).abs().nan_to_num(posinf=9, neginf=9).mean())),
+        "log:out": log_error(
+            float((finite - attended.ref).square().mean().sqrt() / attended.ref.square().mean().sqrt())
+        ),
+        "log:lse": log_error(float((attended.lse - attended.ref_lse).abs().nan_to_num(posinf=9, neginf=9).mean())),
         "log:gain": log_error(ratio),
         "coef:sign": float((ratio > 0) - (ratio < 0)) if abs(ratio) > 1e-4 else 0.0,
         "coef:lse_sign": float(torch.sign(extra).mean()) if extra.numel() else 0.0,
         "log:extra_keys": log_error(float(extra.abs().median()) if extra.numel() else 0.0),
         "coef:extra_even": bounded(spread),
         "share:out_in_bf16": float((finite.float().bfloat16().double() == finite).double().mean()),
-        "share:lse_in_bf16": float((found.lse.float().bfloat16().double() == found.lse).double().mean()),
-        "share:not_finite": float((~found.out.isfinite()).double().gt(0).any()),
-        "log:offset": log_error(float((finite - found.ref).mean() / found.ref.std())),
+        "share:lse_in_bf16": float((attended.lse.float().bfloat16().double() == attended.lse).double().mean()),
+        "share:not_finite": float((~attended.out.isfinite()).double().gt(0).any()),
+        "log:offset": log_error(float((finite - attended.ref).mean() / attended.ref.std())),
     }
-    return features | _moved(finite, found.ref, wrong)
+    return features | _moved(finite, attended.ref, wrong)
 
 
 def _moved(out: Tensor, ref: Tensor, wrong: Tensor) -> Features:

@@ -59,18 +59,18 @@ def signature(
     Args:
         messages: hazards and the error; numbers in them do not count.
     """
-    found = dict(evidence.features)
+    features = dict(evidence.features)
     for name, limit in limits.items():
         value = metrics.get(name)
         if isinstance(value, (int, float)):
-            found[f"log:metric {name}"] = log_error(float(value), limit or 1.0)
+            features[f"log:metric {name}"] = log_error(float(value), limit or 1.0)
     for name, value in metrics.items():
         if name.startswith("trace_"):
-            found[f"trace:{name}"] = float(bool(value))
+            features[f"trace:{name}"] = float(bool(value))
     for message in messages:
         words = re.sub(r"[^a-z ]", " ", re.sub(r"\d+", " ", message.partition("\n")[0].lower()))
-        found |= {f"word:{word}": 1.0 for word in words.split() if len(word) > 2}
-    return found
+        features |= {f"word:{word}": 1.0 for word in words.split() if len(word) > 2}
+    return features
 
 
 def of_case(case: Case) -> Features:
@@ -118,7 +118,7 @@ def nearest(kind: str, features: Features, count: int = 3, known: dict[str, Any]
     distances: dict[str, float] = {}
     for one in known["signatures"]:
         if one["kind"] == kind:
-            found = distance(features, one["features"])
-            distances[one["fault"]] = min(found, distances.get(one["fault"], math.inf))
+            d = distance(features, one["features"])
+            distances[one["fault"]] = min(d, distances.get(one["fault"], math.inf))
     ranked = list(likelihoods(distances, known["temperature"]).items())[:count]
     return [Cause(name, known["sentences"][name], likelihood) for name, likelihood in ranked]

@@ -48,7 +48,7 @@ def explain(
     ``lines``, ``columns``, ``errors``), ``causes`` (``fault``, ``sentence``, ``likelihood``) and ``again``.
     """
     features = causes.signature(evidence, failure.metrics, failure.limits, failure.messages) | causes.of_case(case)
-    found = causes.nearest(case.kind, features) if not problem else []
+    likely = causes.nearest(case.kind, features) if not problem else []
     place = evidence.place or place_of_message(failure.messages, case) or place_of_trace(failure.trace, case)
     maps = [evidence.error_map] if evidence.error_map else []
     if any(evidence.by_rank) and not any(m["title"].startswith("error by device") for m in maps):
@@ -56,7 +56,7 @@ def explain(
     return {
         "place": place.to_json() if place else None,
         "maps": maps,
-        "causes": [vars(cause) for cause in found],
+        "causes": [vars(cause) for cause in likely],
         "again": again(case, backend, base_seed),
         "problem": problem,
     }
@@ -91,7 +91,7 @@ def place_of_trace(trace: list[dict[str, Any]], case: Case) -> Place | None:
     wrong = [(event, name) for name, events in offending(trace, case.layout).items() for event in events]
     if not wrong:
         return None
-    event, name = min(wrong, key=lambda found: found[0]["start"])
+    event, name = min(wrong, key=lambda wrong_event: wrong_event[0]["start"])
     ranks = sorted({e["rank"] for e, other in wrong if other == name})
     rank = event["rank"]
     step = event["step"] if event["op"] in ("send", "recv", "sdpa") else None

@@ -73,8 +73,8 @@ def generic(name: str) -> str:
 
 
 def _size(f: Finding) -> float:
-    found = f.metrics["layer_rel_rmse"]
-    return math.inf if math.isnan(found) else found
+    error = f.metrics["layer_rel_rmse"]
+    return math.inf if math.isnan(error) else error
 
 
 def _join(ranges: list[tuple[int, int]]) -> tuple[int, int] | None:
@@ -103,6 +103,6 @@ def _features(findings: Sequence[Finding], wrong: list[Finding], first: list[Fin
 
 def _block(name: str, findings: Sequence[Finding]) -> float:
     """Return 0 for what stands in the first block or before it, 1 for the last block, between for one between."""
-    last = max((int(found[1]) for f in findings if (found := _BLOCK.search(f.name))), default=0)
-    found = _BLOCK.search(name)
-    return int(found[1]) / last if found and last else 0.0
+    last = max((int(match[1]) for f in findings if (match := _BLOCK.search(f.name))), default=0)
+    match = _BLOCK.search(name)
+    return int(match[1]) / last if match and last else 0.0

@@ -61,8 +61,8 @@ class Place:
             others = f"; wrong on {_ranks(self.ranks)}" if len(self.ranks) > 1 else ""
             parts.append(f"rank {self.rank} at mesh {self.coord}{others}")
         for name in ("heads", "rows", "columns"):
-            if (found := getattr(self, name)) is not None:
-                parts.append(f"{name} {found[0]}..{found[1] - 1}")
+            if (span := getattr(self, name)) is not None:
+                parts.append(f"{name} {span[0]}..{span[1] - 1}")
         if self.step is not None:
             parts.append("keys of the prompt" if self.step < 0 else f"ring step {self.step}")
         if self.collective:

@@ -188,13 +188,13 @@ def line_in_one_direction(original: Any, self: KVRing, step: int) -> Iterator[tu
 
 @order("The local shard is attended again instead of the one that arrived.", "the read pointer does not move")
 def own_shard_every_step() -> Patch:
-    kept: dict[int, Any] = {}
+    first_views: dict[int, Any] = {}
 
     def view(original: Any, self: KVRing, shard: int, block: int) -> Any:
         k, v, keys = original(self, shard, block)
         if shard == self.group.index:
-            kept[block] = k.clone(), v.clone(), keys
-        return kept[block]
+            first_views[block] = k.clone(), v.clone(), keys
+        return first_views[block]
 
     return around(KVRing, "view", view)
 
@@ -273,8 +273,8 @@ def border_rows(device: Any, out: Tensor) -> None:
 @seam("The first key of every shard but one's own is skipped.", "a half-open range opened on the wrong side")
 @at("refsim.parallel.kv_ring:KVRing.keys")
 def border_keys(original: Any, self: KVRing, shard: int, block: int) -> Any:
-    found = original(self, shard, block)
-    return found if block or shard == self.group.index else [(max(a, 1), b) for a, b in found]
+    ranges = original(self, shard, block)
+    return ranges if block or shard == self.group.index else [(max(a, 1), b) for a, b in ranges]
 
 
 @rare("One row of one head on one rank is zero.", "an idle core keeps an old mask")

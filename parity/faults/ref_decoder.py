@@ -119,8 +119,8 @@ def past_frames_forgotten(original: Any, self: Any, x: Tensor, shards: Any, stre
 def past_frames_a_step_early(original: Any, self: Any, x: Tensor, shards: Any, stream: Any) -> Tensor:
     out = original(self, x, shards, stream)
     if self._time > 1:
-        kept = stream.past[self._name]
-        stream.past[self._name] = kept[:, :, :1].expand_as(kept)
+        past = stream.past[self._name]
+        stream.past[self._name] = past[:, :, :1].expand_as(past)
     return out
 
 

@@ -69,11 +69,11 @@ def target_positions_from_zero(original: Any, p: Any, *rest: Any) -> Any:
 def hidden_states_a_layer_early(
     original: Any, self: Any, ids: Tensor, cache: Any = None, keep: tuple[int, ...] = ()
 ) -> Any:
-    found = original(self, ids, cache, keep)
+    hidden = original(self, ids, cache, keep)
     if not keep:
-        return found
+        return hidden
     before = self.embed(ids)
-    return decoder.Hidden(found.last, torch.cat([before, found.kept[..., : -before.shape[-1]]], -1))
+    return decoder.Hidden(hidden.last, torch.cat([before, hidden.kept[..., : -before.shape[-1]]], -1))
 
 
 @decoding("The context is not normed before the layers.", "hidden_norm left out")
@@ -148,5 +148,5 @@ def wrong_key_value_head(original: Any, device: Any, q: MeshTensor, *kv: MeshTen
     says="out of step",
 )
 @at("refsim.pipelines.speculative:DFlashDrafter.propose")
-def context_row_short(original: Any, self: Any, start: int, last: int, kept: Tensor) -> Tensor:
-    return original(self, start, last, kept[:, :-1])
+def context_row_short(original: Any, self: Any, start: int, last: int, context: Tensor) -> Tensor:
+    return original(self, start, last, context[:, :-1])

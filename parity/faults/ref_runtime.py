@@ -155,17 +155,17 @@ def factors_on_the_wrong_axis(original: Any, mesh: Any, config: Any, rank: int) 
 )
 @at("refsim.runtime.device:parallel_groups")
 def ring_on_a_line(original: Any, mesh: Any, config: Any, rank: int) -> Any:
-    found = original(mesh, config, rank=rank)
+    groups = original(mesh, config, rank=rank)
     return {
         name: replace(g, topology=Topology.RING) if g.topology is Topology.LINEAR and g.size > 2 else g
-        for name, g in found.items()
+        for name, g in groups.items()
     }
 
 
 @configuration("A Line is run on a Ring.", "the wrap-around link is left idle", case=RING)
 @at("refsim.runtime.device:parallel_groups")
 def line_on_a_ring(original: Any, mesh: Any, config: Any, rank: int) -> Any:
-    found = original(mesh, config, rank=rank)
+    groups = original(mesh, config, rank=rank)
     return {
-        name: replace(g, topology=Topology.LINEAR) if g.topology is Topology.RING else g for name, g in found.items()
+        name: replace(g, topology=Topology.LINEAR) if g.topology is Topology.RING else g for name, g in groups.items()
     }

@@ -107,8 +107,8 @@ def _measure_ranks(
         record.seconds = time.monotonic() - started
     if fault is None:
         clean[case] = measured.trace
-    found = {**measured.metrics, **traces.check(measured.trace, case.layout), "hazards": len(measured.hazards)}
-    return found | {"trace_changed": traces.traffic_changed(measured.trace, clean.get(case, measured.trace))}
+    metrics = {**measured.metrics, **traces.check(measured.trace, case.layout), "hazards": len(measured.hazards)}
+    return metrics | {"trace_changed": traces.traffic_changed(measured.trace, clean.get(case, measured.trace))}
 
 
 def _on_ttnn(jobs: list[Job]) -> Iterator[Measure]:

@@ -166,10 +166,10 @@ class HostKind(CpuKind):
         return Result([self.look(case, seed)], {}, {}, [], wall_s=time.monotonic() - begun)
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        return {name: len(found) for name, found in result.value["complaints"].items()}
+        return {name: len(sentences) for name, sentences in result.value["complaints"].items()}
 
     def extra(self, result: Result) -> dict[str, Any]:
-        return {name: found for name, found in result.value["complaints"].items() if found}
+        return {name: sentences for name, sentences in result.value["complaints"].items() if sentences}
 
     def answers(self, result: Result) -> dict[str, Tensor]:
         return {}
@@ -186,7 +186,7 @@ class ModelKind(CpuKind):
 
     @abstractmethod
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        """Return the case's inputs, by the names that ``refsim run`` takes, holding only values of ``held``."""
+        """Return the case's inputs, by the names that ``refsim run`` takes, holding only values of :meth:`value_dtype`."""
 
     def call(self, model: Any, tensors: dict[str, Any]) -> Tensor:
         """Return the oracle's answer to the inputs."""
@@ -206,8 +206,8 @@ class ModelKind(CpuKind):
         return api.run(folder, inputs=tensors, options=options, guidance=case.guidance)
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        found = self.compare(case, result.tensors["sample"], self.reference(case, seed))
-        return found | {"distinct_replicas": distinct_replicas(case, result.value["digests"], result.tensors)}
+        metrics = self.compare(case, result.tensors["sample"], self.reference(case, seed))
+        return metrics | {"distinct_replicas": distinct_replicas(case, result.value["digests"], result.tensors)}
 
     def explain(self, case: Case, seed: int, result: Any, limits: Mapping[str, float]) -> Evidence:
         out = result.tensors["sample"]
@@ -221,7 +221,7 @@ class ModelKind(CpuKind):
         return self.store.folder(case.model, seed)
 
     @staticmethod
-    def held(case: Case) -> str:
+    def value_dtype(case: Case) -> str:
         """Return the dtype whose values weights and inputs hold: that of storage, or one that storage holds as well."""
         return case.dtype
 
@@ -231,22 +231,22 @@ class ModelKind(CpuKind):
 
     def watched(self, case: Case, seed: int, arithmetic: torch.dtype = torch.float32) -> tuple[Tensor, Any]:
         """Return the oracle's answer and what :meth:`watching` saw of it, None where nobody looked."""
-        key = case.shape, case.family, self.held(case), arithmetic
+        key = case.shape, case.family, self.value_dtype(case), arithmetic
         return self.once(case, seed, key, lambda: self._answered(case, seed, arithmetic))
 
     def _answered(self, case: Case, seed: int, arithmetic: torch.dtype) -> tuple[Tensor, Any]:
         oracle = self.oracle(case)
         tensors = self.inputs(case, seed)
         folder = self.folder(case, seed)
-        rounded = self.held(case) == "bf16"
+        rounded = self.value_dtype(case) == "bf16"
         model = load_oracle(folder, arithmetic, rounded=rounded, variant=self.variant)
-        given: dict[str, Any] = {
+        inputs: dict[str, Any] = {
             name: x.to(arithmetic) if x.ndim > 1 and x.is_floating_point() and name not in oracle.exact else x
             for name, x in tensors.items()
         }
-        given |= oracle.further_inputs(model, given)
+        inputs |= oracle.further_inputs(model, inputs)
         with torch.inference_mode(), self.watching(case, arithmetic, model) as seen:
-            return self.call(model, given), seen
+            return self.call(model, inputs), seen
 
     def watching(self, case: Case, arithmetic: torch.dtype, model: Any) -> AbstractContextManager[Any]:
         """Return what the oracle runs in; a kind that judges more than the answer looks at its modules here."""

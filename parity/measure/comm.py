@@ -49,9 +49,9 @@ def differences(
         ratios: reasons for an all_gather of other bytes.
     """
     if results:
-        reference, found = _without_results(reference, device, results)
-        return found + differences(reference, device, ratios=ratios)
-    found = []
+        reference, entries = _without_results(reference, device, results)
+        return entries + differences(reference, device, ratios=ratios)
+    entries = []
     device = _streams_joined(reference, device)
     last_parts = None
     for index in range(max(len(reference), len(device))):
@@ -69,23 +69,23 @@ def differences(
             reason = FUSED
         else:
             reason = _reason(mine, theirs, last_parts, ratios)
-        found.append({"index": index, "refsim": mine, "ttnn": theirs, "reason": reason})
-    return found
+        entries.append({"index": index, "refsim": mine, "ttnn": theirs, "reason": reason})
+    return entries
 
 
 def _without_results(reference: list[Entry], device: list[Entry], results: int) -> tuple[list[Entry], list[Entry]]:
     """Return refsim's sequence without the all_gathers that have no partner in TTNN's, and these, if ``results``."""
-    kept = []
-    found = []
+    remaining = []
+    gathers = []
     rest = list(device)
     for index, mine in enumerate(reference):
         partner = bool(rest) and (rest[0]["collective"], rest[0]["axis"]) == (mine["collective"], mine["axis"])
         if mine["collective"] == "all_gather" and not partner:
-            found.append({"index": index, "refsim": mine, "ttnn": None, "reason": HOST})
+            gathers.append({"index": index, "refsim": mine, "ttnn": None, "reason": HOST})
             continue
-        kept.append(mine)
+        remaining.append(mine)
         del rest[:1]
-    return (kept, found) if len(found) == results else (reference, [])
+    return (remaining, gathers) if len(gathers) == results else (reference, [])
 
 
 def _streams_joined(reference: list[Entry], device: list[Entry]) -> list[Entry]:
@@ -119,15 +119,15 @@ def decoding_differences(reference: list[Entry], device: list[Entry], logits: in
     That pass is part of the sequence twice, so what it asks for is known; then it gathers ``logits`` bytes.
     """
     count = len(reference)
-    found = differences(reference, device[:count], ratios=DECODING)
+    entries = differences(reference, device[:count], ratios=DECODING)
     again = device[count:]
     for index, theirs in enumerate(again):
         last = index == len(again) - 1
         wanted = {"collective": "all_gather", "axis": theirs["axis"], "bytes": logits} if last else device[index]
         reason = LOOKED_INTO if theirs == wanted else None
-        found.append({"index": count + index, "refsim": None, "ttnn": theirs, "reason": reason})
-    return found
+        entries.append({"index": count + index, "refsim": None, "ttnn": theirs, "reason": reason})
+    return entries
 
 
-def unexplained(found: list[Entry]) -> int:
-    return sum(entry["reason"] is None for entry in found)
+def unexplained(entries: list[Entry]) -> int:
+    return sum(entry["reason"] is None for entry in entries)

@@ -91,29 +91,29 @@ def watch(model: Any, batch: int, streams: Callable[[Any], tuple], heads_dim: in
         streams: (image, prompt) of what a block returns; blocks are recorded as ``BLOCK+0`` and ``BLOCK+1``.
         heads_dim: where the heads are in what the norms of queries and keys take, 1 or 2 of (B, H, N, E).
     """
-    found: Modules = {}
+    modules: Modules = {}
     hooks = []
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear | torch.nn.Conv2d | torch.nn.Conv3d):
-            hooks.append(module.register_forward_hook(_layer_hook(found, name, batch)))
+            hooks.append(module.register_forward_hook(_layer_hook(modules, name, batch)))
         elif hasattr(module, "net") or ("norm" in type(module).__name__.lower() and not list(module.children())):
-            hooks.append(module.register_forward_hook(_result_hook(found, name, heads_dim)))
+            hooks.append(module.register_forward_hook(_result_hook(modules, name, heads_dim)))
         elif _BLOCK.fullmatch(name):
-            hooks.append(module.register_forward_hook(_block_hook(found, name, streams), with_kwargs=True))
+            hooks.append(module.register_forward_hook(_block_hook(modules, name, streams), with_kwargs=True))
     try:
-        yield found
+        yield modules
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _layer_hook(found: Modules, name: str, batch: int) -> Callable:
+def _layer_hook(modules: Modules, name: str, batch: int) -> Callable:
     def rows(x: Tensor, channels_first: bool) -> Tensor:
         return (x.movedim(1, -1) if channels_first else x).reshape(batch, -1, x.shape[1 if channels_first else -1])
 
     def hook(module: torch.nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
         linear = isinstance(module, torch.nn.Linear)
-        known = found.setdefault(name, Module(weight=module.weight.detach() if linear else None))
+        known = modules.setdefault(name, Module(weight=module.weight.detach() if linear else None))
         if linear:
             known.took.append(rows(args[0], False))
         known.gave.append(rows(out, not linear))
@@ -121,25 +121,25 @@ def _layer_hook(found: Modules, name: str, batch: int) -> Callable:
     return hook
 
 
-def _result_hook(found: Modules, name: str, heads_dim: int) -> Callable:
+def _result_hook(modules: Modules, name: str, heads_dim: int) -> Callable:
     def hook(module: torch.nn.Module, args: tuple[Tensor, ...], out: Any) -> None:
         if not isinstance(out, Tensor):
             return
         rows = out.movedim(heads_dim, 2).flatten(2) if out.ndim == 4 else out
-        found.setdefault(name, Module()).gave.append(rows)
+        modules.setdefault(name, Module()).gave.append(rows)
 
     return hook
 
 
-def _block_hook(found: Modules, name: str, streams: Callable[[Any], tuple]) -> Callable:
+def _block_hook(modules: Modules, name: str, streams: Callable[[Any], tuple]) -> Callable:
     def hook(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
-        given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-        if "hidden_states" not in given:
+        arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        if "hidden_states" not in arguments:
             return  # not a block as diffusers writes them; what such a block adds is not observed either
-        before = given["hidden_states"], given.get("encoder_hidden_states")
+        before = arguments["hidden_states"], arguments.get("encoder_hidden_states")
         for index, (old, new) in enumerate(zip(before, streams(out), strict=True)):
             if old is not None and new is not None:
-                found[f"{name}+{index}"] = Module(gave=[new.float() - old.float()], stream=old)
+                modules[f"{name}+{index}"] = Module(gave=[new.float() - old.float()], stream=old)
 
     return hook
 
@@ -164,9 +164,9 @@ def judge(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, pro
     Raises:
         InvariantError: something observed has no counterpart in the oracle. (Another shape is an infinite distance.)
     """
-    found = findings(ranks, oracle, options, prompt)
-    values = {name: [f.metrics[name] for f in found] for name in METRICS}
-    worst = {name: str(found[_index_of_worst(x)]) for name, x in values.items() if x}
+    pieces = findings(ranks, oracle, options, prompt)
+    values = {name: [f.metrics[name] for f in pieces] for name in METRICS}
+    worst = {name: str(pieces[_index_of_worst(x)]) for name, x in values.items() if x}
     return Judged({name: m.worst(x) for name, x in values.items()}, worst)
 
 
@@ -208,7 +208,7 @@ def findings(
         ranks, oracle, options, prompt: see :func:`judge`.
         rows: look where the error is, too, which only an explanation needs.
     """
-    found = []
+    results = []
     for part, index, one in _observed(ranks, oracle, options, prompt, sparse=not rows):
         least = part.least(one)
         ours, theirs, pieces = part.pieces(one)
@@ -217,21 +217,21 @@ def findings(
         where = _rows_with_error(ours, theirs, pieces) if rows else [(0, 0)] * pieces
         distances = _distances(ours, theirs, pieces, least)
         for place, (metrics, signed), at in zip(places, distances, where, strict=True):
-            found.append(Finding(_label(one), *place, metrics, signed, at))
-    return found
+            results.append(Finding(_label(one), *place, metrics, signed, at))
+    return results
 
 
 def spoiled_padding(ranks: list[list[Observed]], oracle: Modules, options: RunOptions, prompt: int) -> list[Finding]:
     """Return results of layers whose padding is not zero; only an explanation asks, since answers drop it."""
-    found = []
+    spoiled_results = []
     wrong = dict.fromkeys(METRICS, math.inf)
     for part, index, one in _observed(ranks, oracle, options, prompt):
         padding = part.padding(one)
         if padding is not None and bool((padding != 0).any()):
             rows = (padding != 0).flatten(2).any(2).any(0).nonzero().flatten()
             spoiled = int(rows.min()), int(rows.max()) + 1
-            found.append(Finding(_label(one), part.rank, index, 0, 1, 0, wrong, math.nan, spoiled))
-    return found
+            spoiled_results.append(Finding(_label(one), part.rank, index, 0, 1, 0, wrong, math.nan, spoiled))
+    return spoiled_results
 
 
 def _observed(
@@ -255,13 +255,13 @@ def unseen(ranks: list[list[Observed]], oracle: Modules) -> list[str]:
     that nothing is compared with (see the top of this file), and a term of each sum over tensor-parallel ranks.
     """
     named = [name for name in oracle if _BLOCK.match(name) or not _NOT_LOOKED_AT.fullmatch(name)]
-    found = []
+    missing = []
     for rank, observed in enumerate(ranks):
         names = {one.name.partition("@")[0] for one in observed}
         summed = {one.name.partition("@")[0].removesuffix(".in") for one in observed if "tp" in one.cut}
         terms = [f"{name}.term" for name in named if f"{name}.in" in names and name in summed]
-        found += [f"{name} on rank {rank}" for name in (*named, *terms) if name not in names]
-    return found
+        missing += [f"{name} on rank {rank}" for name in (*named, *terms) if name not in names]
+    return missing
 
 
 def _rows_with_error(ours: Tensor, theirs: Tensor, pieces: int) -> list[tuple[int, int]]:
@@ -271,11 +271,11 @@ def _rows_with_error(ours: Tensor, theirs: Tensor, pieces: int) -> list[tuple[in
     if not pieces:
         return []
     error_NP = (ours.double() - theirs.double()).square().unflatten(-1, (pieces, -1)).sum((0, 3))
-    found = []
+    ranges = []
     for error in torch.where(error_NP.isfinite(), error_NP, torch.inf).unbind(1):
         rows = (error >= 0.01 * float(error.max())).nonzero().flatten()
-        found.append((int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0))
-    return found
+        ranges.append((int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0))
+    return ranges
 
 
 def floor(noise: Modules, ref: Modules) -> dict[str, float]:
@@ -284,9 +284,9 @@ def floor(noise: Modules, ref: Modules) -> dict[str, float]:
     for name, module in ref.items():
         pairs = [*zip(noise[name].took, module.took, strict=True), *zip(noise[name].gave, module.gave, strict=True)]
         for ours, theirs in pairs:
-            for metric, found in _distances_of_pieces(ours, theirs).items():
-                values[metric].append(found)
-    return {name: m.worst(found) for name, found in values.items()}
+            for metric, distance in _distances_of_pieces(ours, theirs).items():
+                values[metric].append(distance)
+    return {name: m.worst(distances) for name, distances in values.items()}
 
 
 class _Part:

@@ -148,10 +148,10 @@ def merged_gain(out_GNF: Tensor, ref_GNF: Tensor, lse_GN: Tensor, shards: Sequen
     whole rows that does not cancel where rows are alike. A part with one value a row, the same in all features, is left
     out: there are too few to cancel.
     """
-    found = _gains(out_GNF, ref_GNF, shards)
+    gains = _gains(out_GNF, ref_GNF, shards)
     return worst(
         x / max(1.0, float(lse_GN[g, a:b].abs().max()))
-        for (g, a, b), x in found.items()
+        for (g, a, b), x in gains.items()
         if not _are_alike(ref_GNF[g, a:b].double())
     )
 
@@ -167,13 +167,13 @@ def _gains(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range]) -> dict[tu
     places = [(g, a, b) for g in range(out.shape[0]) for a, b in shards if a < b]
     if not _is_finite(out, ref):
         return dict.fromkeys(places, math.nan)
-    found = {}
+    gains = {}
     for g, a, b in places:
         error = out[g, a:b] - ref[g, a:b]
         part = ref[g, a:b]
         size = float(part.square().sum())
-        found[g, a, b] = abs(float((error * part).sum())) / size if size else _ratio(_rms(error), 0.0)
-    return found
+        gains[g, a, b] = abs(float((error * part).sum())) / size if size else _ratio(_rms(error), 0.0)
+    return gains
 
 
 def cut(size: int, factor: int, scale: int = 1) -> list[Range]:
@@ -220,11 +220,11 @@ def seam_ratio(out_GNF: Tensor, ref_GNF: Tensor, shards: Sequence[Range], width:
 
 def _strips(rows: Sequence[int], height: int) -> list[Range]:
     """Return every run of ``height`` neighbouring rows; runs that are shorter as they are."""
-    found = []
+    strips = []
     for _, run in itertools.groupby(enumerate(rows), lambda at: at[1] - at[0]):
         here = [row for _, row in run]
-        found += [(row, min(row + height, here[-1] + 1)) for row in here[: max(1, len(here) - height + 1)]]
-    return found
+        strips += [(row, min(row + height, here[-1] + 1)) for row in here[: max(1, len(here) - height + 1)]]
+    return strips
 
 
 def picture_error(out: Tensor, ref: Tensor) -> float:
@@ -262,20 +262,20 @@ def worst_of(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return of every metric the worst over all parts, None where no part has it; non-finite values are added up."""
     several = list(parts)
     measured = {name: [part[name] for part in several if part[name] is not None] for name in several[0]}
-    found = {name: worst(values) if values else None for name, values in measured.items()}
-    return found | {"non_finite": sum(part["non_finite"] for part in several)}
+    metrics = {name: worst(values) if values else None for name, values in measured.items()}
+    return metrics | {"non_finite": sum(part["non_finite"] for part in several)}
 
 
 def worst(values: Iterable[float]) -> float:
     """Return the largest, NaN if any is NaN (``max`` would depend on the order); NaN of nothing, which then fails."""
-    found = list(values)
-    return math.nan if not found or any(math.isnan(v) for v in found) else max(found)
+    known = list(values)
+    return math.nan if not known or any(math.isnan(v) for v in known) else max(known)
 
 
 def wrong_seconds(parts: Iterable[float], whole: float) -> int:
     """Count the parts of a time that are below 0, and 1 more if they are longer together than the whole."""
-    found = list(parts)
-    return sum(not part >= 0 for part in found) + (sum(found) > whole)
+    seconds = list(parts)
+    return sum(not part >= 0 for part in seconds) + (sum(seconds) > whole)
 
 
 def _pair(out: Tensor, ref: Tensor) -> tuple[Tensor, Tensor]:

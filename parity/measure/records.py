@@ -124,8 +124,8 @@ class SuiteRun(Document):
     @property
     def counts(self) -> dict[str, int]:
         """Cases by verdict; always all three."""
-        found = Counter(record.verdict for record in self.records)
-        return {verdict: found[verdict] for verdict in VERDICTS}
+        counter = Counter(record.verdict for record in self.records)
+        return {verdict: counter[verdict] for verdict in VERDICTS}
 
     @property
     def exit_code(self) -> int:

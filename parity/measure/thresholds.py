@@ -119,23 +119,23 @@ def tightened(allowed: tuple[Threshold, ...], key: str) -> tuple[Threshold, ...]
     Those of ``allowed``, tightened to the margin above the floor where that is lower, and those of ``FROM_FLOOR``.
     """
     floors = calibration()["floors"].get(key, {})
-    found = []
+    bounds = []
     for t in allowed:
         measured = floors.get(t.metric)
         if measured and limit_of(t.metric, measured) < t.limit:
             reason = f"{MARGIN:g} times the error of the oracle's own rounding; no more than {t.limit:g}: {t.reason}"
             t = replace(t, limit=limit_of(t.metric, measured), reason=reason)
-        found.append(t)
+        bounds.append(t)
     for metric, why in FROM_FLOOR.items():
         if metric in floors:
             reason = f"{MARGIN:g} times the error of the oracle's own rounding; {why}"
-            found.append(Threshold(metric, limit_of(metric, floors[metric]), reason))
+            bounds.append(Threshold(metric, limit_of(metric, floors[metric]), reason))
     for metric, why in OF_PARTS.items():
         if metric in floors:
             margin = PARTS_MARGIN[key.rpartition(" ")[2]]
             reason = f"{margin:g} times the worst part of the oracle's own rounding; {why}"
-            found.append(Threshold(metric, margin * floors[metric], reason, optional=True))
-    return tuple(found)
+            bounds.append(Threshold(metric, margin * floors[metric], reason, optional=True))
+    return tuple(bounds)
 
 
 def judge(metrics: Metrics, thresholds: tuple[Threshold, ...]) -> list[str]:

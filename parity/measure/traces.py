@@ -65,35 +65,35 @@ def offending(trace: list[Event], layout: Layout) -> dict[str, list[Event]]:
     config = layout.config()
     groups = [parallel_groups(mesh, config, rank) for rank in range(mesh.num_devices)]
     chunk = layout.options().chunk_sizes[1]
-    found: dict[str, list[Event]] = {name: [] for name in FINDINGS}
+    wrong: dict[str, list[Event]] = {name: [] for name in FINDINGS}
     for event in trace:
         if event["op"] in ("send", "recv"):
             group = groups[event["rank"]][event["group"]]
             topology = group.topology.value if group.topology else None
             if _axis(event["axis"]) != _axis(group.axis) or event["peer"] not in group.ranks:
-                found["trace_wrong_axis"].append(event)
+                wrong["trace_wrong_axis"].append(event)
             if event["topology"] != topology:
-                found["trace_wrong_topology"].append(event)
+                wrong["trace_wrong_topology"].append(event)
             if _of_ring(event) and event["op"] == "send" and group.topology is Topology.RING:
                 if event["peer"] != group.ranks[(group.index + 1) % group.size]:
-                    found["trace_wrong_direction"].append(event)
+                    wrong["trace_wrong_direction"].append(event)
         elif _of_ring(event) and event["op"] == "sdpa" and event["shapes"][1][2] > chunk:
-            found["trace_wrong_chunk"].append(event)
+            wrong["trace_wrong_chunk"].append(event)
     of_ring = [event for event in trace if _of_ring(event)]
     split = layout.prompt_layout == "split"
     gathered = layout.ring_order == "gather"
     if not gathered and config.ring > 1:
-        found["trace_without_overlap"] = without_overlap(trace)
-    found["trace_cfg_in_turn"] = cfg_in_turn(trace)
-    found["trace_wrong_direction"] += right_before_left(trace)
+        wrong["trace_without_overlap"] = without_overlap(trace)
+    wrong["trace_cfg_in_turn"] = cfg_in_turn(trace)
+    wrong["trace_wrong_direction"] += right_before_left(trace)
     for event in of_ring:
         within = event["collective"].split("/")
         gathers = event["op"] in ("send", "recv") and ("all_gather" in within) != gathered
         if ("ulysses" in within) != (config.ulysses > 1) or gathers:
-            found["trace_wrong_scheme"].append(event)
-    found["trace_wrong_scheme"] += larger_than_a_block(of_ring, chunk) if layout.ring_order == "block" else []
-    found["trace_wrong_prompt"] = [event for event in of_ring if split and event["buffer"] == "joint"]
-    return found
+            wrong["trace_wrong_scheme"].append(event)
+    wrong["trace_wrong_scheme"] += larger_than_a_block(of_ring, chunk) if layout.ring_order == "block" else []
+    wrong["trace_wrong_prompt"] = [event for event in of_ring if split and event["buffer"] == "joint"]
+    return wrong
 
 
 def _of_ring(event: Event) -> bool:
@@ -109,7 +109,7 @@ def larger_than_a_block(of_ring: list[Event], chunk: int) -> list[Event]:
 
 def without_overlap(trace: list[Event]) -> list[Event]:
     """Return the first event of every rank's ring step that computes while nothing of the next is under way."""
-    found = []
+    alone = []
     by_rank: dict[int, list[Event]] = defaultdict(list)
     for event in trace:
         if _of_ring(event):
@@ -121,14 +121,14 @@ def without_overlap(trace: list[Event]) -> list[Event]:
         for step in sorted(steps):
             computing = [e for e in events if e["op"] == "sdpa" and e["step"] == step]
             if not any(m["start"] < c["end"] and c["start"] < m["end"] for c in computing for m in moves):
-                found.append(computing[0])
-    return found
+                alone.append(computing[0])
+    return alone
 
 
 def right_before_left(trace: list[Event]) -> list[Event]:
     """Return what is attended first of a step on a Line though it came from the right: the local shard, which lies
     where shards from the left do, or one beside which another has come from the left."""
-    found = []
+    wrong = []
     by_rank: dict[int, list[Event]] = defaultdict(list)
     for event in sorted(trace, key=lambda e: e["start"]):
         if event["op"] == "sdpa" and _of_ring(event):
@@ -138,8 +138,8 @@ def right_before_left(trace: list[Event]) -> list[Event]:
             first, *others = attended
             alone = step > 0 and not any(".from_left" in e["buffer"] for e in others)
             if ".from_right" in first["buffer"] and not alone:
-                found.append(first)
-    return found
+                wrong.append(first)
+    return wrong
 
 
 def cfg_in_turn(trace: list[Event]) -> list[Event]:
@@ -147,14 +147,14 @@ def cfg_in_turn(trace: list[Event]) -> list[Event]:
 
     The order is that of each rank's own events, not the clock's, so that a busy machine raises no alarm.
     """
-    found = []
+    late = []
     heard: set[int] = set()
     for event in sorted(trace, key=lambda e: e["start"]):
         if event["op"] == "recv" and event["group"] == "cfg":
             heard.add(event["rank"])
         if event["op"] not in ("send", "recv") and event["rank"] in heard:
-            found.append(event)
-    return found
+            late.append(event)
+    return late
 
 
 def traffic(trace: list[Event]) -> Counter[tuple[Any, ...]]:

@@ -121,22 +121,22 @@ def run(
     started = time.monotonic()
     tried = []
     with copied(asked.files) as tree:
-        found = measure.measured(asked, tree, lines, progress[0])
+        line_map = measure.measured(asked, tree, lines, progress[0])
         if asked.backend != "cpu":
             from parity.mutation import cache
 
-            found = replace(found, imported=[*found.imported, *cache.prepare(tree.root / CACHE)])
-        child.preload(found.imported)
+            line_map = replace(line_map, imported=[*line_map.imported, *cache.prepare(tree.root / CACHE)])
+        child.preload(line_map.imported)
         begun = time.monotonic()
         for mutation in drawn({file: tree.read(file) for file in asked.files}, seed):
             if len(tried) == limits.count or time.monotonic() - begun > limits.budget_s:
                 break
-            tried.append(attempt(mutation, tree, found, asked, limits.each_s))
+            tried.append(attempt(mutation, tree, line_map, asked, limits.each_s))
             progress[1](len(tried), tried[-1])
-    return Campaign(asked, seed, found.troubled, tried, time.monotonic() - started)
+    return Campaign(asked, seed, line_map.troubled, tried, time.monotonic() - started)
 
 
-def attempt(mutation: Mutation, tree: Tree, found: LineMap, asked: measure.Asked, limit_s: float) -> Tried:
+def attempt(mutation: Mutation, tree: Tree, line_map: LineMap, asked: measure.Asked, limit_s: float) -> Tried:
     """Run one mutation by the cases that execute it, see :func:`in_turn`.
 
     An error that did not come through the changed file, or no end, counts only if the same case passes on the
@@ -144,7 +144,7 @@ def attempt(mutation: Mutation, tree: Tree, found: LineMap, asked: measure.Asked
     """
     source = tree.read(mutation.file)
     diff = mutation.diff(source)
-    cases = in_turn(found.executing(mutation.file, mutation.runs), mutation.file)
+    cases = in_turn(line_map.executing(mutation.file, mutation.runs), mutation.file)
     if why := proof(mutation, source):
         return Tried(mutation, diff, EQUIVALENT, reason=why, cases=len(cases))
     if not cases:

@@ -72,12 +72,12 @@ class Lines(Document):
     not_counted: list[dict[str, str]]
 
     @classmethod
-    def of(cls, asked: Asked, counts: list[Count], found: LineMap) -> Lines:
+    def of(cls, asked: Asked, counts: list[Count], line_map: LineMap) -> Lines:
         """Sum up."""
         every = total(counts)
-        troubled = [{"case": c.case, "verdict": c.verdict, "reason": c.reason} for c in found.troubled]
+        troubled = [{"case": c.case, "verdict": c.verdict, "reason": c.reason} for c in line_map.troubled]
         sums = (every.lines, every.executed, every.refused, every.rounded, every.rounded_of_runs)
-        return cls(asked, *sums, counts, len(found.cases) - len(found.troubled), troubled)
+        return cls(asked, *sums, counts, len(line_map.cases) - len(line_map.troubled), troubled)
 
 
 def _percent(executed: int, lines: int) -> float:
@@ -129,7 +129,7 @@ def ranges(lines: list[int]) -> str:
     return ", ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in runs)
 
 
-def text(counts: list[Count], found: LineMap) -> str:
+def text(counts: list[Count], line_map: LineMap) -> str:
     """Write a line a file that has functions, the folders, the sum."""
     rows = [*(c for c in counts if c.lines), *folders(counts), total(counts)]
     width = max(len(c.file) for c in rows)
@@ -138,14 +138,14 @@ def text(counts: list[Count], found: LineMap) -> str:
         f"{c.refused:3} refused  {ranges(c.missing)}"
         for c in rows
     ]
-    lines += [f"not counted, {c.verdict}: {c.case}: {c.reason}" for c in found.troubled]
+    lines += [f"not counted, {c.verdict}: {c.case}: {c.reason}" for c in line_map.troubled]
     return "\n".join(line.rstrip() for line in lines)
 
 
-def markdown(asked: Asked, counts: list[Count], found: LineMap) -> str:
+def markdown(asked: Asked, counts: list[Count], line_map: LineMap) -> str:
     """Write coverage.md."""
     every = total(counts)
-    cases = len(found.cases) - len(found.troubled)
+    cases = len(line_map.cases) - len(line_map.troubled)
     chosen = f", those that match `{asked.expr}`" if asked.expr else ""
     rows = (
         (c.file, c.lines, c.executed, f"{c.percent:.1f}", c.refused, f"{c.percent_of_runs:.1f}", ranges(c.missing))
@@ -167,8 +167,8 @@ def markdown(asked: Asked, counts: list[Count], found: LineMap) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(asked: Asked, counts: list[Count], found: LineMap, folder: Path) -> None:
+def write(asked: Asked, counts: list[Count], line_map: LineMap, folder: Path) -> None:
     """Write ``coverage.json`` and ``coverage.md`` in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    output.write(folder / "coverage.json", (output.document(Lines.of(asked, counts, found), 1) + "\n").encode())
-    output.write(folder / "coverage.md", markdown(asked, counts, found).encode())
+    output.write(folder / "coverage.json", (output.document(Lines.of(asked, counts, line_map), 1) + "\n").encode())
+    output.write(folder / "coverage.md", markdown(asked, counts, line_map).encode())

@@ -55,8 +55,8 @@ class LineMap:
 
     def executing(self, file: str, where: Statement) -> list[Executed]:
         """Return the passing cases that execute a line of ``where``, the quickest first."""
-        found = [c for c in self.cases if c.verdict == "passed" and where.is_in(c.lines.get(file, ()))]
-        return sorted(found, key=lambda c: c.seconds)
+        cases = [c for c in self.cases if c.verdict == "passed" and where.is_in(c.lines.get(file, ()))]
+        return sorted(cases, key=lambda c: c.seconds)
 
     def lines(self, file: str) -> set[int]:
         """Return the lines of a file that one of the passing cases executes."""
@@ -142,8 +142,8 @@ def tables(case: Case, files: list[str]) -> list[str]:
 
 def digest(asked: Asked) -> str:
     """Return a name of everything that the map depends on: the question, the sources, the versions of the libraries."""
-    found = hashlib.sha256(json.dumps([asdict(asked), versions()], sort_keys=True).encode())
+    hashed = hashlib.sha256(json.dumps([asdict(asked), versions()], sort_keys=True).encode())
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            found.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()
+            hashed.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    return hashed.hexdigest()

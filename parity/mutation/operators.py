@@ -98,9 +98,9 @@ def off_by_one(node: ast.AST) -> Iterator[ast.AST]:
                 for op in (ast.Add(), ast.Sub()):
                     yield _with(node, **{field: ast.BinOp(border, op, ast.Constant(1))})
     if isinstance(node, ast.Call) and _name(node.func) in _BORDERS:
-        for i, given in enumerate(node.args):
-            if isinstance(given, ast.Name | ast.Attribute | ast.BinOp):
-                less = ast.BinOp(given, ast.Sub(), ast.Constant(1))
+        for i, argument in enumerate(node.args):
+            if isinstance(argument, ast.Name | ast.Attribute | ast.BinOp):
+                less = ast.BinOp(argument, ast.Sub(), ast.Constant(1))
                 yield _with(node, args=[*node.args[:i], less, *node.args[i + 1 :]])
 
 
@@ -118,8 +118,8 @@ def wrong_dim(node: ast.AST) -> Iterator[ast.AST]:
         for value in _other_dims(node.value):
             yield _with(node, value=value)
     if isinstance(node, ast.Call) and _name(node.func) in _BY_DIM:
-        for i, given in enumerate(node.args):
-            for value in _other_dims(given):
+        for i, argument in enumerate(node.args):
+            for value in _other_dims(argument):
                 yield _with(node, args=[*node.args[:i], value, *node.args[i + 1 :]])
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in _AXES:
         yield ast.Constant(_AXES[node.value])
@@ -205,8 +205,8 @@ _MATTERS = re.compile(
 def dropped_argument(node: ast.AST) -> Iterator[ast.AST]:
     """Drop a mask, a number of real rows, a scale or an epsilon."""
     if isinstance(node, ast.Call):
-        for i, given in enumerate(node.keywords):
-            if given.arg and _MATTERS.match(given.arg):
+        for i, keyword in enumerate(node.keywords):
+            if keyword.arg and _MATTERS.match(keyword.arg):
                 yield _with(node, keywords=[*node.keywords[:i], *node.keywords[i + 1 :]])
 
 

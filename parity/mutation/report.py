@@ -90,8 +90,8 @@ class Mutations(Document):
 
 def as_json(campaign: Campaign) -> str:
     troubled = [{"case": c.case, "reason": c.reason} for c in campaign.troubled]
-    found = Mutations(campaign.asked, campaign.seed, summary(campaign), troubled, campaign.tried)
-    return output.document(found, 1) + "\n"
+    document = Mutations(campaign.asked, campaign.seed, summary(campaign), troubled, campaign.tried)
+    return output.document(document, 1) + "\n"
 
 
 def line(index: int, tried: Tried) -> str:

@@ -61,7 +61,7 @@ class Mutation:
 
 def mutations(file: str, source: str) -> list[Mutation]:
     """Return every mutation of a file, in order."""
-    return list(_Walk(file, source).found())
+    return list(_Walk(file, source).mutations())
 
 
 def drawn(sources: dict[str, str], seed: int) -> Iterator[Mutation]:
@@ -74,7 +74,7 @@ def drawn(sources: dict[str, str], seed: int) -> Iterator[Mutation]:
     for file, source in sources.items():
         for mutation in mutations(file, source):
             by_line.setdefault((file, mutation.line), []).append(mutation)
-    by_line = {line: _operators_in_turn(order, found) for line, found in by_line.items()}
+    by_line = {line: _operators_in_turn(order, of_line) for line, of_line in by_line.items()}
     while by_line:
         lines = list(by_line)
         order.shuffle(lines)
@@ -86,11 +86,11 @@ def drawn(sources: dict[str, str], seed: int) -> Iterator[Mutation]:
                 del by_line[line]
 
 
-def _operators_in_turn(order: random.Random, found: list[Mutation]) -> list[Mutation]:
-    order.shuffle(found)
+def _operators_in_turn(order: random.Random, of_line: list[Mutation]) -> list[Mutation]:
+    order.shuffle(of_line)
     seen: Counter[str] = Counter()
     turns = []
-    for mutation in found:
+    for mutation in of_line:
         turns.append((seen[mutation.operator], mutation))
         seen[mutation.operator] += 1
     return [mutation for _, mutation in sorted(turns, key=lambda turn: turn[0])]
@@ -104,7 +104,7 @@ def _is_program(source: str) -> bool:
     return True
 
 
-_TELLING = set(
+_SILENT_CALLS = set(
     "compute collective activity stage progress loading reading writing warn simplefilter lap monotonic deprecated "
     "check super UserError PlacementError InvariantError cast isinstance TypeVar zip".split()
 )
@@ -127,7 +127,7 @@ class _Walk:
         for line in self._data.splitlines(keepends=True):
             self._offsets.append(self._offsets[-1] + len(line))
 
-    def found(self) -> Iterator[Mutation]:
+    def mutations(self) -> Iterator[Mutation]:
         yield from self._children(self._tree, Statement(1, len(self._offsets)))
 
     def _children(self, node: ast.AST, runs: Statement) -> Iterator[Mutation]:
@@ -199,7 +199,7 @@ def _is_silent(node: ast.AST) -> bool:
         return True
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        return name in _TELLING
+        return name in _SILENT_CALLS
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant) or _is_silent(node.value)
     if isinstance(node, _FUNCTIONS):

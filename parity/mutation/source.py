@@ -39,8 +39,8 @@ def statements(source: str) -> list[Statement]:
     Left out are docstrings, ``...``, ``pass``, declarations, and ``raise``: no case of a right program is refused.
     Lines outside functions run when the file is imported, which says nothing.
     """
-    found = [s for node in ast.walk(ast.parse(source)) if isinstance(node, _FUNCTIONS) for s in _of(node.body)]
-    return sorted(set(found), key=lambda s: (s.first, s.last))
+    every = [s for node in ast.walk(ast.parse(source)) if isinstance(node, _FUNCTIONS) for s in _of(node.body)]
+    return sorted(set(every), key=lambda s: (s.first, s.last))
 
 
 def outside_functions(source: str) -> list[int]:

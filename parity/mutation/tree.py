@@ -64,7 +64,7 @@ def files_under(names: list[str]) -> list[str]:
     Raises:
         UserError: one of them means nothing.
     """
-    found: list[str] = []
+    chosen: list[str] = []
     for name in names:
         path = Path(name)
         relative = path.relative_to(ROOT).as_posix() if path.is_absolute() and path.is_relative_to(ROOT) else name
@@ -77,5 +77,5 @@ def files_under(names: list[str]) -> list[str]:
             raise UserError(
                 f"--files '{name}' matches no Python file under {ROOT}; give paths such as refsim/parallel."
             )
-        found += matched
-    return list(dict.fromkeys(found))
+        chosen += matched
+    return list(dict.fromkeys(chosen))

@@ -53,8 +53,8 @@ class _Run:
     def ready(self, op: Op) -> float | None:
         """Return when what ``op`` waits for has happened, None if that is not known yet."""
         if op.kind == "send" and op.n:
-            given = self._credits[op.link]
-            return given[op.n] if len(given) > op.n else None
+            credits = self._credits[op.link]
+            return credits[op.n] if len(credits) > op.n else None
         if op.kind in ("arrived", "sent") and op.n > 0:
             flown = self.flights[op.link]
             return flown[op.n - 1][1] if len(flown) >= op.n else None
@@ -77,8 +77,8 @@ class _Run:
         elif op.kind == "work":
             return begin + (op.n or self.clock.rest)
         elif op.kind == "credit":
-            given = self._credits[op.link]
-            given += [begin] * (op.n + 1 - len(given))
+            credits = self._credits[op.link]
+            credits += [begin] * (op.n + 1 - len(credits))
         elif op.kind == "signal":
             self._raised[op.flags[0], op.n] = begin
         return begin
@@ -102,11 +102,11 @@ def simulate(threads: Program, stalls: dict[tuple[int, int], float], clock: Cloc
                 now[thread] = run.take(thread, op, begin)
                 at[thread] += 1
                 moved = True
-    found = sorted([*_overwritten(run), *_too_early(run)])
+    problems = sorted([*_overwritten(run), *_too_early(run)])
     for stopped, done, end in zip(threads, at, now, strict=True):
         if done < len(stopped.ops):
-            found.append((end, f"{stopped}'s {stopped.ops[done]} waits for ever"))
-    return Simulated(found[0][1] if found else "", sorted(run.lines))
+            problems.append((end, f"{stopped}'s {stopped.ops[done]} waits for ever"))
+    return Simulated(problems[0][1] if problems else "", sorted(run.lines))
 
 
 def _overwritten(run: _Run) -> Iterator[tuple[float, str]]:

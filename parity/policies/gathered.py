@@ -42,27 +42,27 @@ class _Call:
         twice = self.policy in ("alternate", "no_wait")
         return Place(f"{tensor}{self.layer % 2}" if twice else tensor, shard * self.fabric.slices + piece)
 
-    def arrivals(self, stream: Stream, step: int, lane: int, *, short: bool = False) -> Iterator[Op]:
+    def arrivals(self, stream: Stream, step: int, channel: int, *, short: bool = False) -> Iterator[Op]:
         """Wait for the pieces of ``step``; ``short`` of the last one."""
         if step and stream.shard(step) is not None:
-            link = stream.link(lane, incoming=True)
-            self.arrived[link] += len(self.tensors) * len(stream.slices(step, lane))
+            link = stream.link(channel, incoming=True)
+            self.arrived[link] += len(self.tensors) * len(stream.slices(step, channel))
             yield Op("arrived", self.layer, step, n=self.arrived[link] - short, link=link)
 
     def all_arrivals(self, step: int) -> Iterator[Op]:
         """Wait for what every link brings at ``step``; under ``no_wait`` not for the last piece of the last one."""
         short = self.policy == "no_wait" and step == self.last
         for stream in self.passing:
-            for lane in range(self.fabric.links):
-                yield from self.arrivals(stream, step, lane, short=short)
+            for channel in range(self.fabric.links):
+                yield from self.arrivals(stream, step, channel, short=short)
 
-    def sends(self, stream: Stream, step: int, lane: int) -> Iterator[Op]:
+    def sends(self, stream: Stream, step: int, channel: int) -> Iterator[Op]:
         """Send the pieces of ``step`` on, out of the buffer, or out of the input if they are this rank's own."""
         if stream.passes_on(step):
             shard = stream.shard(step)
-            link = stream.link(lane, incoming=False)
+            link = stream.link(channel, incoming=False)
             for tensor in self.tensors:
-                for piece in stream.slices(step + 1, lane):
+                for piece in stream.slices(step + 1, channel):
                     place = self.place(tensor, shard, piece)
                     self.sent[link] += 1
                     out = place if step else None
@@ -75,7 +75,7 @@ class _Call:
             return
         for stream in self.passing:
             shard = stream.shard(step)
-            pieces = [piece for lane in range(self.fabric.links) for piece in stream.slices(step, lane)]
+            pieces = [piece for channel in range(self.fabric.links) for piece in stream.slices(step, channel)]
             if shard is not None:
                 for tensor in self.tensors:
                     for piece in pieces:
@@ -116,14 +116,14 @@ def gathered(policy: str, rank: int, ranks: int, layers: int, tensors: str, fabr
 def _alone(call: _Call, layers: int) -> list[Thread]:
     """Let one thread do all: it waits, sends on, and computes, step by step."""
     ops: list[Op] = []
-    lanes = range(call.fabric.links)
+    channels = range(call.fabric.links)
     for call.layer in range(layers):
         ops += call.before()
         for step in steps(call.passing):
             ops += call.all_arrivals(step)
             for stream in call.passing:
-                for lane in lanes:
-                    ops += call.sends(stream, step, lane)
+                for channel in channels:
+                    ops += call.sends(stream, step, channel)
             ops += call.reads(step)
         ops += [call.finish(link) for link in call.sent]
         ops += call.after()
@@ -132,12 +132,12 @@ def _alone(call: _Call, layers: int) -> list[Thread]:
 
 def _with_workers(call: _Call, layers: int) -> list[Thread]:
     """Let the computing thread start the workers of a call and end it when all of them have."""
-    lanes = range(call.fabric.links)
+    channels = range(call.fabric.links)
     compute = Thread(call.rank)
     workers = {
-        (stream, lane): Thread(call.rank, name=f"worker {lane}{'>' if stream.direction > 0 else '<'}")
+        (stream, channel): Thread(call.rank, name=f"worker {channel}{'>' if stream.direction > 0 else '<'}")
         for stream in call.passing
-        for lane in lanes
+        for channel in channels
     }
     ended = tuple(f"rank {call.rank} {thread.name}" for thread in workers.values())
     go = (f"rank {call.rank} go",)
@@ -148,19 +148,22 @@ def _with_workers(call: _Call, layers: int) -> list[Thread]:
         for step in steps(call.passing):
             compute.ops += call.all_arrivals(step)
             compute.ops += call.reads(step)
-        for (stream, lane), thread in workers.items():
-            own = mine[stream, lane]
-            own.layer = call.layer
+        for (stream, channel), thread in workers.items():
+            call_of_worker = mine[stream, channel]
+            call_of_worker.layer = call.layer
             thread.ops.append(Op("wait", call.layer, 0, n=call.layer, flags=go))
             for step in range(stream.hops):
                 if stream.passes_on(step):
-                    thread.ops += [*own.arrivals(stream, step, lane), *own.sends(stream, step, lane)]
+                    thread.ops += [
+                        *call_of_worker.arrivals(stream, step, channel),
+                        *call_of_worker.sends(stream, step, channel),
+                    ]
             # what this rank does not pass on arrives all the same
             for step in range(1, stream.hops + 1):
                 if not stream.passes_on(step) and stream.shard(step) is not None:
-                    link = stream.link(lane, incoming=True)
-                    own.arrived[link] += len(call.tensors) * len(stream.slices(step, lane))
-            thread.ops += [own.finish(link) for link in own.sent]
+                    link = stream.link(channel, incoming=True)
+                    call_of_worker.arrived[link] += len(call.tensors) * len(stream.slices(step, channel))
+            thread.ops += [call_of_worker.finish(link) for link in call_of_worker.sent]
             flag = (f"rank {call.rank} {thread.name}",)
             thread.ops.append(Op("signal", call.layer, call.last, n=call.layer, flags=flag))
         compute.ops.append(Op("wait", call.layer, call.last, n=call.layer, flags=ended))

@@ -23,11 +23,11 @@ class Place(NamedTuple):
 
 
 class Link(NamedTuple):
-    """An ordered way from one rank to another; ``lane`` tells those between the same two ranks apart."""
+    """An ordered way from one rank to another; ``channel`` tells those between the same two ranks apart."""
 
     source: int
     to: int
-    lane: int
+    channel: int
 
 
 NOWHERE = Link(-1, -1, -1)
@@ -155,22 +155,22 @@ class Stream:
         there = self.fabric.topology is Topology.RING or 0 <= to < self.ranks
         return self.shard(step) is not None and there and step < self.hops
 
-    def slices(self, step: int, lane: int) -> list[int]:
-        """Return the slices of a shard that ``lane`` brings here at ``step``."""
+    def slices(self, step: int, channel: int) -> list[int]:
+        """Return the slices of a shard that ``channel`` brings here at ``step``."""
         if not self.fabric.split:
-            return [lane]
-        halves = [2 * lane, 2 * lane + 1]
+            return [channel]
+        halves = [2 * channel, 2 * channel + 1]
         if self.ranks % 2 == 0 and step == self.hops:
             return halves[:1] if self.direction > 0 else halves[1:]
         return halves
 
-    def link(self, lane: int, *, incoming: bool) -> Link:
+    def link(self, channel: int, *, incoming: bool) -> Link:
         """Return the link by which the shards come, or on which they go on."""
         here = self.rank
-        lane = 2 * lane + (self.direction < 0)
+        channel = 2 * channel + (self.direction < 0)
         if incoming:
-            return Link((here - self.direction) % self.ranks, here, lane)
-        return Link(here, (here + self.direction) % self.ranks, lane)
+            return Link((here - self.direction) % self.ranks, here, channel)
+        return Link(here, (here + self.direction) % self.ranks, channel)
 
 
 def streams(rank: int, ranks: int, fabric: Fabric) -> list[Stream]:

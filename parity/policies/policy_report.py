@@ -158,9 +158,9 @@ def sampled_row(policy: str, ranks: int) -> Cells:
 
 
 def explored_row(policy: str, ranks: int, tensors: str) -> Cells:
-    found = explore(program(policy, ranks, _EXHAUSTIVE_LAYERS, tensors))
-    how = f"{len(found.schedule)} events: {found.wrong}" if found.wrong else "none, all states seen"
-    return policy, f"{ranks} ranks, {' and '.join(tensors)}", found.states, how
+    explored = explore(program(policy, ranks, _EXHAUSTIVE_LAYERS, tensors))
+    how = f"{len(explored.schedule)} events: {explored.wrong}" if explored.wrong else "none, all states seen"
+    return policy, f"{ranks} ranks, {' and '.join(tensors)}", explored.states, how
 
 
 def lag_row(policy: str, ranks: int) -> Cells:
@@ -178,11 +178,13 @@ def fabric_row(policy: str, fabric: Fabric) -> Cells:
     threads = program(policy, _FABRIC_RANKS, fabric=fabric)
     pairs = len(prove(threads))
     wrong = len(_wrong_seeds(threads, _FABRIC_RANKS, _FABRIC_SEEDS))
-    found = None
+    explored = None
     try:
-        found = explore(program(policy, 2, _EXHAUSTIVE_LAYERS, "K", fabric), _FABRIC_STATES)
-        search = f"wrong after {len(found.schedule)} events" if found.wrong else f"all {found.states} states right"
+        explored = explore(program(policy, 2, _EXHAUSTIVE_LAYERS, "K", fabric), _FABRIC_STATES)
+        search = (
+            f"wrong after {len(explored.schedule)} events" if explored.wrong else f"all {explored.states} states right"
+        )
     except UserError:
         search = f"more than {_FABRIC_STATES} states"
-    unsafe = pairs or wrong or (found is not None and found.wrong)
+    unsafe = pairs or wrong or (explored is not None and explored.wrong)
     return policy, fabric, pairs, wrong, search, "unsafe" if unsafe else "safe"

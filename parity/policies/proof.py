@@ -22,8 +22,8 @@ def prove(threads: Program) -> list[Hazard]:
     writes that bring what it reads. Flags are messages between threads.
     """
     used = [_used(thread.ops) for thread in threads]
-    found = find([_Log(threads, used, at).as_json() for at in range(len(threads))])
-    return [replace(hazard, sentence=_named(hazard.sentence, threads)) for hazard in found]
+    hazards = find([_Log(threads, used, at).as_json() for at in range(len(threads))])
+    return [replace(hazard, sentence=_named(hazard.sentence, threads)) for hazard in hazards]
 
 
 def _named(sentence: str, threads: Program) -> str:
@@ -49,7 +49,7 @@ class _Log:
                 if op.link.to == self._threads[self._at].rank and (op.place, op.version) in self._used[self._at]:
                     self._landing(op, k, sender)
         for op in self._ops:
-            self._own(op)
+            self._log(op)
         self._uses.sort(key=lambda fields: fields[9])
         return {"uses": self._uses, "names": [[s, name] for name, s in self._serials.items()], "released": []}
 
@@ -70,7 +70,7 @@ class _Log:
         begin = self._first("credit", op.link, k) if credited else 1
         self._use(True, op.place, op, sender, _channel(op.link), (begin, self._first("arrived", op.link, k)))
 
-    def _own(self, op: Op) -> None:
+    def _log(self, op: Op) -> None:
         at = self._when[id(op)]
         if op.kind in ("read", "write"):
             self._use(op.kind == "write", op.place, op, None, "", (at, at + 1))
@@ -106,12 +106,12 @@ def _channel(link: Link) -> str:
 
 def _numbered_sends(ops: list[Op]) -> list[tuple[int, Op]]:
     count: dict[Link, int] = defaultdict(int)
-    found = []
+    numbered = []
     for op in ops:
         if op.kind == "send":
             count[op.link] += 1
-            found.append((count[op.link], op))
-    return found
+            numbered.append((count[op.link], op))
+    return numbered
 
 
 def _used(ops: list[Op]) -> set[Brought]:

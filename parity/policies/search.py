@@ -140,8 +140,8 @@ class _States:
         at, delivered = state
         op = self._halves[thread][at[thread]][0]
         if op.kind == "send":
-            given = (counts[at[other]] for other, counts in self._credit[self._number[op.link]])
-            return not op.n or max(given) >= op.n
+            credits = (counts[at[other]] for other, counts in self._credit[self._number[op.link]])
+            return not op.n or max(credits) >= op.n
         if op.kind in ("arrived", "sent"):
             return op.n <= 0 or delivered[self._number[op.link]] >= op.n
         if op.kind == "wait":
@@ -175,18 +175,18 @@ def explore(threads: Program, limit: int = 2_000_000) -> Explored:
 
 
 def _running(halves: list[tuple[Op, int]], counts: Callable[[Op], bool]) -> list[int]:
-    found = [0]
+    counts_so_far = [0]
     for op, _ in halves:
-        found.append(found[-1] + bool(counts(op)))
-    return found
+        counts_so_far.append(counts_so_far[-1] + bool(counts(op)))
+    return counts_so_far
 
 
 def _latest(halves: list[tuple[Op, int]], link: Link) -> list[int]:
     """Return the credit that a thread has given for a link after so many halves."""
-    found = [0]
+    credits = [0]
     for op, _ in halves:
-        found.append(op.n if op.kind == "credit" and op.link == link else found[-1])
-    return found
+        credits.append(op.n if op.kind == "credit" and op.link == link else credits[-1])
+    return credits
 
 
 def _plus(counts: tuple[int, ...], at: int) -> tuple[int, ...]:

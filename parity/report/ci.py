@@ -65,11 +65,11 @@ def _nearness(record: Record) -> float:
 def error_commands(run: SuiteRun) -> list[str]:
     """Return workflow commands, one for every failed case, at most :data:`MOST_ANNOTATIONS`."""
     failed = [record for record in run.records if record.verdict == "failed"]
-    found = []
+    commands = []
     for record in failed[:MOST_ANNOTATIONS]:
         message = "\n".join(filter(None, [record.reason, explained(record)]))
-        found.append(f"::error title={_escaped(record.id, ':,')}::{_escaped(message)}")
-    return found
+        commands.append(f"::error title={_escaped(record.id, ':,')}::{_escaped(message)}")
+    return commands
 
 
 def _escaped(text: str, more: str = "") -> str:

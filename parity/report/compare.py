@@ -89,11 +89,11 @@ class Pairs:
 def compare(first: dict[str, Any], second: dict[str, Any]) -> Comparison:
     """Find what differs between two runs as :func:`read` gives them."""
     pairs = Pairs.of(first, second)
-    found = [_difference(a, b) for a, b in pairs.both]
+    differences = [_difference(a, b) for a, b in pairs.both]
     return Comparison(
         compared=len(pairs.both),
         without_digests=sum(not a["digests"] and not b["digests"] for a, b in pairs.both),
-        differences=tuple(difference for difference in found if difference is not None),
+        differences=tuple(difference for difference in differences if difference is not None),
         only_first=tuple(pairs.only_first),
         only_second=tuple(pairs.only_second),
     )
@@ -115,25 +115,25 @@ def read(path: str | Path) -> dict[str, Any]:
     if Path(path).is_dir():
         path = Path(path) / "results.json"
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        run = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as e:
         raise UserError(f"'{path}' cannot be read ({e.strerror}); give the results.json of a run.") from e
     except ValueError as e:
         raise UserError(f"'{path}' is not valid JSON ({e}); give the results.json of a run.") from e
-    schema = found.get("schema") if isinstance(found, dict) else None
-    if schema != SCHEMA or not isinstance(found.get("records"), list):
+    schema = run.get("schema") if isinstance(run, dict) else None
+    if schema != SCHEMA or not isinstance(run.get("records"), list):
         raise UserError(
             f"'{path}' has schema {schema} and this version reads {SCHEMA}; run the cases again by `refsim parity run`."
         )
-    return found
+    return run
 
 
-def as_text(found: Comparison) -> str:
+def as_text(comparison: Comparison) -> str:
     """Say what differs, a line a case, and a sentence with the counts."""
-    lines = [str(difference) for difference in found.differences]
-    for which, names in (("first", found.only_first), ("second", found.only_second)):
+    lines = [str(difference) for difference in comparison.differences]
+    for which, names in (("first", comparison.only_first), ("second", comparison.only_second)):
         lines += [f"{name}: only in the {which} run" for name in names]
-    counts = f"{len(found.differences)} of {found.compared} cases differ"
-    if found.without_digests:
-        counts += f"; of {found.without_digests} only the verdicts were compared, they have no digests"
+    counts = f"{len(comparison.differences)} of {comparison.compared} cases differ"
+    if comparison.without_digests:
+        counts += f"; of {comparison.without_digests} only the verdicts were compared, they have no digests"
     return "\n".join([*lines, counts])

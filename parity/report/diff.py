@@ -106,26 +106,26 @@ def diff(before: dict[str, Any], after: dict[str, Any]) -> Diff:
 
 
 def _rows(a: dict[str, Any], b: dict[str, Any]) -> list[Row]:
-    found = []
+    rows = []
     name = b["id"]
     if a["verdict"] != b["verdict"]:
         fell = BETTER_FIRST.index(b["verdict"]) > BETTER_FIRST.index(a["verdict"])
-        found.append(Row(name, "verdict", a["verdict"], b["verdict"], None, False, fell))
+        rows.append(Row(name, "verdict", a["verdict"], b["verdict"], None, False, fell))
     for metric in sorted(a["thresholds"].keys() & b["thresholds"].keys()):
         old, new = (_number(r["thresholds"][metric]) for r in (a, b))
         if old != new:
-            found.append(Row(name, f"limit of {metric}", old, new, _factor(old, new), False, new > old))
+            rows.append(Row(name, f"limit of {metric}", old, new, _factor(old, new), False, new > old))
     for metric in sorted(b["thresholds"]):
         old, new = (_number(r["metrics"].get(metric)) for r in (a, b))
         if (old is None and new is None) or old == new:
             continue
         row = _metric(name, metric, (old, new), b)
-        found += [row] if row else []
+        rows += [row] if row else []
     for key in sorted(a["bytes_by_collective"].keys() | b["bytes_by_collective"].keys()):
         old, new = (r["bytes_by_collective"].get(key, 0) for r in (a, b))
         if old != new:
-            found.append(Row(name, f"bytes of {key}", old, new, _factor(old, new), False, new > old))
-    return found
+            rows.append(Row(name, f"bytes of {key}", old, new, _factor(old, new), False, new > old))
+    return rows
 
 
 def _metric(case: str, metric: str, values: tuple[float | None, float | None], record: dict[str, Any]) -> Row | None:
@@ -149,21 +149,21 @@ def _factor(old: float, new: float) -> float | None:
     return new / old if old and math.isfinite(old) and math.isfinite(new) else None
 
 
-def markdown(found: Diff, *, most: int = 50) -> str:
+def markdown(changes: Diff, *, most: int = 50) -> str:
     """Write the changes as a table, what is worse by more than noise first, and a sentence with the counts."""
     lines = []
-    if found.rows:
-        lines.append(tables.as_markdown(map(_cells, found.rows[:most]), COLUMNS))
-        if len(found.rows) > most:
-            lines.append(f"\n{len(found.rows) - most} more changes are in the JSON.")
+    if changes.rows:
+        lines.append(tables.as_markdown(map(_cells, changes.rows[:most]), COLUMNS))
+        if len(changes.rows) > most:
+            lines.append(f"\n{len(changes.rows) - most} more changes are in the JSON.")
         lines.append("")
-    for which, names in (("before", found.only_before), ("after", found.only_after)):
+    for which, names in (("before", changes.only_before), ("after", changes.only_after)):
         lines += [f"- `{name}`: only {which}" for name in names]
-    noise = sum(row.worse and row.noise for row in found.rows)
-    better = sum(not row.worse for row in found.rows)
-    old, new = found.seconds
+    noise = sum(row.worse and row.noise for row in changes.rows)
+    better = sum(not row.worse for row in changes.rows)
+    old, new = changes.seconds
     lines.append(
-        f"{found.compared} cases compared: {len(found.worse)} changes for the worse, {noise} more within noise, "
+        f"{changes.compared} cases compared: {len(changes.worse)} changes for the worse, {noise} more within noise, "
         f"{better} for the better; simulator {old:.1f} s before, {new:.1f} s after."
     )
     return "\n".join(lines)

@@ -131,9 +131,9 @@ def add(folder: Path, path: Path, *, commit: str | None = None, date: str | None
     Raises:
         UserError: no results, of no commit or of several, a date that is none, or a file that is no history.
     """
-    found = read_records(folder)
-    runs = sorted(found.get("parity", []), key=lambda record: str(record.get("run.started")))
-    found["parity"] = runs
+    records = read_records(folder)
+    runs = sorted(records.get("parity", []), key=lambda record: str(record.get("run.started")))
+    records["parity"] = runs
     noted = sorted({record.get("run.commit") or "" for record in runs})
     if commit is None and len(noted) > 1:
         several = ", ".join(name or "none" for name in noted)
@@ -143,8 +143,8 @@ def add(folder: Path, path: Path, *, commit: str | None = None, date: str | None
         raise UserError(f"'{folder}' needs the name of one commit, not '{commit}'; say --commit HASH.")
     last = runs[-1] if runs else {}
     date = date or (last.get("run.committed") if noted == [commit] else None)
-    entries = [_entry(kind, record) for kind in _NAMES for record in found.get(kind, [])]
-    lines = [(commit, kind, name, setting, json.dumps(as_json(kept))) for kind, name, setting, kept in entries]
+    entries = [_entry(kind, record) for kind in _NAMES for record in records.get(kind, [])]
+    lines = [(commit, kind, name, setting, json.dumps(as_json(record))) for kind, name, setting, record in entries]
     check_target(path, "--db")
     with _opened(path, "rwc") as db:
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -203,17 +203,17 @@ def rows(entries: Sequence[Entry], metric: str = PCC) -> list[dict[str, Any]]:
     known = {m for e in entries for m in e.record.get("metrics", {})}
     if known and name not in known:
         raise UserError(f"no record has the metric '{metric}'; choose {PCC} or one of {', '.join(sorted(known))}.")
-    found = []
+    table = []
     for part in each(entries):
         for entry, worse in zip(part, became_worse(part), strict=True):
             value, limit = (_number(entry.record.get(where, {}).get(name)) for where in ("metrics", "thresholds"))
             if metric == PCC:
                 value, limit = (None if x is None else 1 - x for x in (value, limit))
-            own = (*entry.series, entry.commit, entry.date, entry.version)
+            identity = (*entry.series, entry.commit, entry.date, entry.version)
             numbers = {"value": value, "limit": limit, **numbers_of(entry.kind, entry.record)}
-            row = dict(zip(COLUMNS, own, strict=False)) | numbers | {"worse_by": "; ".join(map(str, worse))}
-            found.append(dict.fromkeys(COLUMNS) | row)
-    return found
+            row = dict(zip(COLUMNS, identity, strict=False)) | numbers | {"worse_by": "; ".join(map(str, worse))}
+            table.append(dict.fromkeys(COLUMNS) | row)
+    return table
 
 
 def each(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
@@ -239,10 +239,10 @@ def bisect(entries: Sequence[Entry]) -> list[Turn]:
         UserError: there is one commit only, in which nothing failed.
     """
     judged = [entry for entry in entries if _judged(entry)]
-    found = [turn for part in each(judged) if (turn := _turn(part))]
-    if not found and len({entry.commit for entry in judged}) < 2:
+    turns = [turn for part in each(judged) if (turn := _turn(part))]
+    if not turns and len({entry.commit for entry in judged}) < 2:
         raise UserError("the history has fewer than two commits of these cases; add the results of another.")
-    return found
+    return turns
 
 
 def _turn(entries: Sequence[Entry]) -> Turn | None:
@@ -251,11 +251,11 @@ def _turn(entries: Sequence[Entry]) -> Turn | None:
     if since.record["verdict"] == "failed":
         return Turn(since.name, since.setting, since.commit, since.date, "", "", ["failed"])
     for entry in entries[1:]:
-        found = _compared(since, entry)
-        if found.worse:
-            worse = [str(row) for row in found.worse]
+        changes = _compared(since, entry)
+        if changes.worse:
+            worse = [str(row) for row in changes.worse]
             return Turn(entry.name, entry.setting, entry.commit, entry.date, before.commit, since.commit, worse)
-        if any(not row.worse for row in found.rows):
+        if any(not row.worse for row in changes.rows):
             since = entry
         before = entry
     return None
@@ -272,24 +272,24 @@ def _compared(before: Entry, after: Entry) -> Diff:
 
 def numbers_of(kind: str, record: dict[str, Any]) -> dict[str, Any]:
     """Return ``verdict``, ``measured_s``, ``predicted_s``, ``memory_gb`` of a record of any kind, where it has them."""
-    found: dict[str, Any] = {"verdict": record.get("verdict")}
+    numbers: dict[str, Any] = {"verdict": record.get("verdict")}
     if kind == "parity":
         peak = record.get("resources", {}).get("peak_dram", {}).get("bytes")
-        found |= {"measured_s": record["sim_s"], "memory_gb": peak and peak / 1e9}
+        numbers |= {"measured_s": record["sim_s"], "memory_gb": peak and peak / 1e9}
     elif kind == "faults":
-        found["measured_s"] = record.get("seconds")
+        numbers["measured_s"] = record.get("seconds")
     elif kind == "predictions":
-        held = record["memory_gb"]
-        found["predicted_s"] = record["total_seconds"]
-        found["memory_gb"] = sum(held[part] for part in ("weights", "activations", "buffers"))
+        memory = record["memory_gb"]
+        numbers["predicted_s"] = record["total_seconds"]
+        numbers["memory_gb"] = sum(memory[part] for part in ("weights", "activations", "buffers"))
     elif kind == "memory":
         groups = [group for stage in record.get("stages") or [record] for group in stage.get("groups") or []]
-        found["memory_gb"] = max((group["peak"] / 1e9 for group in groups), default=None)
+        numbers["memory_gb"] = max((group["peak"] / 1e9 for group in groups), default=None)
     elif kind == "speed":
-        found |= {"measured_s": record["seconds"]["mesh"], "verdict": "passed" if record["right"] else "failed"}
+        numbers |= {"measured_s": record["seconds"]["mesh"], "verdict": "passed" if record["right"] else "failed"}
     elif kind == "sensitivity":
-        found["verdict"] = "passed" if record["good"] else "failed"
-    return found
+        numbers["verdict"] = "passed" if record["good"] else "failed"
+    return numbers
 
 
 def _number(value: Any) -> float | None:
@@ -310,8 +310,8 @@ def _entry(kind: str, record: dict[str, Any]) -> tuple[str, str, str, dict[str, 
         raise UserError(
             f"'{record['source']}' has a record of another form than `{KINDS[kind][1]}` writes; make it again by that."
         ) from e
-    kept = {key: value for key, value in record.items() if key not in (*SKIPPED, "communication")}
-    return kind, name, setting, kept
+    content = {key: value for key, value in record.items() if key not in (*SKIPPED, "communication")}
+    return kind, name, setting, content
 
 
 def _named(field: str, value: Any) -> str:
@@ -327,11 +327,11 @@ def _text(value: Any) -> str:
 
 def _utc(date: str | None) -> str:
     try:
-        found = datetime.fromisoformat((date or "").replace("Z", "+00:00"))
+        moment = datetime.fromisoformat((date or "").replace("Z", "+00:00"))
     except ValueError:
         what = f"'{date}' is no date" if date else "the results have no date"
         raise UserError(f"{what}; say --date 2026-01-31, or with a time 2026-01-31T12:00:00+00:00.") from None
-    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).astimezone(timezone.utc).isoformat()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(timezone.utc).isoformat()
 
 
 @contextmanager

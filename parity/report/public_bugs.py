@@ -41,7 +41,7 @@ with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as _l
     BUGS = tuple(PublicBug(**row) for row in csv.DictReader(_lines))
 
 
-def found() -> list[PublicBug]:
+def replayed() -> list[PublicBug]:
     """Return those that a replay shows."""
     return [bug for bug in BUGS if bug.kind]
 
@@ -53,7 +53,7 @@ def markdown() -> str:
         (bug.thread, bug.what, f"{names[bug.kind]} `{bug.replay}`" if bug.kind else names[""], bug.note) for bug in BUGS
     )
     table = as_markdown(rows, ("thread", "what happened", "replayed as", "by what, or why not"))
-    return f"**{len(found())} of {len(BUGS)} are found.**\n\n{table}\n"
+    return f"**{len(replayed())} of {len(BUGS)} are found.**\n\n{table}\n"
 
 
 if __name__ == "__main__":

@@ -45,11 +45,11 @@ class Floors:
 
 def cases() -> list[Case]:
     """Return the cases that count: one per shape, family and dtype."""
-    found: dict[Any, Case] = {}
+    chosen: dict[Any, Case] = {}
     for case in suite_cases("smoke"):
         if case.kind in KINDS:
-            found.setdefault((case.model, case.shape, case.family, case.dtype), case)
-    return list(found.values())
+            chosen.setdefault((case.model, case.shape, case.family, case.dtype), case)
+    return list(chosen.values())
 
 
 def calibrate(seeds: int, say: Callable[[str], None] = lambda text: None) -> Floors:
@@ -73,6 +73,6 @@ def calibrate(seeds: int, say: Callable[[str], None] = lambda text: None) -> Flo
     return Floors(made, {key: dict(sorted(floor.items())) for key, floor in sorted(floors.items())})
 
 
-def write(found: Floors) -> None:
+def write(floors: Floors) -> None:
     """Replace the stored floors."""
-    output.write(CALIBRATION, (output.document(found, 1) + "\n").encode())
+    output.write(CALIBRATION, (output.document(floors, 1) + "\n").encode())

@@ -56,14 +56,19 @@ def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
         launch.end_ranks()  # what lacks may be what those hold that are kept from the cases before
     if missing := missing_memory(case):
         return replace(before, verdict="skipped", reason=missing)
-    found = _judged(runner, case, seed, thresholds)
-    if found["verdict"] == "failed":
-        messages = [*found.get("hazards", ()), *([found["reason"]] if "error" in found else ())]
-        failure = Failure(found.get("metrics", {}), before.thresholds, messages, getattr(runner, "trace", []))
-        evidence, problem = _evidence(runner, before, case) if "error" not in found else (Evidence(), "")
+    fields_of_record = _judged(runner, case, seed, thresholds)
+    if fields_of_record["verdict"] == "failed":
+        messages = [
+            *fields_of_record.get("hazards", ()),
+            *([fields_of_record["reason"]] if "error" in fields_of_record else ()),
+        ]
+        failure = Failure(
+            fields_of_record.get("metrics", {}), before.thresholds, messages, getattr(runner, "trace", [])
+        )
+        evidence, problem = _evidence(runner, before, case) if "error" not in fields_of_record else (Evidence(), "")
         why = explain(case, failure, evidence, problem, backend=backend, base_seed=seed - case.seed)
-        found["extra"] = found.get("extra", {}) | {"explanation": why}
-    return replace(before, **found, wall_s=time.monotonic() - started)
+        fields_of_record["extra"] = fields_of_record.get("extra", {}) | {"explanation": why}
+    return replace(before, **fields_of_record, wall_s=time.monotonic() - started)
 
 
 def _judged(runner: Runner, case: Case, seed: int, thresholds: tuple[Threshold, ...]) -> dict[str, Any]:
@@ -79,11 +84,11 @@ def _judged(runner: Runner, case: Case, seed: int, thresholds: tuple[Threshold, 
             "last_events": ended.last_events if ended else {},
         }
     failures = judge(measured.metrics, thresholds) + measured.hazards
-    kept = {f.name for f in fields(Record)} & {f.name for f in fields(measured)}
+    shared = {f.name for f in fields(Record)} & {f.name for f in fields(measured)}
     return {
         "verdict": "failed" if failures else "passed",
         "reason": "; ".join(failures),
-        **{name: getattr(measured, name) for name in kept},
+        **{name: getattr(measured, name) for name in shared},
     }
 
 

@@ -81,34 +81,34 @@ def explore(
     plain = None
     for seed in [] if outcome.reason else [None, *seeds]:
         try:
-            found = runner.simulate(case, case.seed, delay=None if seed is None else (seed, longest_s))
-            reasons = [str(hazard) for hazard in found.hazards]
-            outcome.wall_s += found.wall_s
+            result = runner.simulate(case, case.seed, delay=None if seed is None else (seed, longest_s))
+            reasons = [str(hazard) for hazard in result.hazards]
+            outcome.wall_s += result.wall_s
         except RefsimError as e:
-            found = None
+            result = None
             reasons = [str(e)]
         if seed is None:
-            plain = found
+            plain = result
         else:
             outcome.schedules += 1
-            reasons += differences(plain, found) if plain is not None and found is not None else []
+            reasons += differences(plain, result) if plain is not None and result is not None else []
         outcome.failures += [ScheduleFailure(seed, reasons)] if reasons else []
     outcome.wall_s = round(outcome.wall_s, 3)
     return outcome
 
 
-def differences(plain: Result, found: Result) -> list[str]:
+def differences(plain: Result, result: Result) -> list[str]:
     """Say in what two results differ, to the bit, on any rank."""
     differing = []
-    for name in sorted(plain.tensors.keys() | found.tensors.keys()):
+    for name in sorted(plain.tensors.keys() | result.tensors.keys()):
         a = plain.tensors.get(name)
-        b = found.tensors.get(name)
+        b = result.tensors.get(name)
         if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
             differing.append(f"{name} has another shape or dtype than undisturbed")
         elif tensor_digest(a) != tensor_digest(b):
             count = int((a.contiguous().view(torch.uint8) != b.contiguous().view(torch.uint8)).sum())
             differing.append(f"{name} differs from the undisturbed run in {count} bytes")
-    if plain.values != found.values:
-        ranks = [r for r, (a, b) in enumerate(zip(plain.values, found.values, strict=True)) if a != b]
+    if plain.values != result.values:
+        ranks = [r for r, (a, b) in enumerate(zip(plain.values, result.values, strict=True)) if a != b]
         differing.append(f"what ranks {', '.join(map(str, ranks))} report differs from the undisturbed run")
     return differing

@@ -128,11 +128,11 @@ class _Alone:
 
     def row(self, op: str) -> Row:
         """Bisect the grid of the case's storage dtype."""
-        found = next(filter(None, (self._largest(op, rank, call) for rank, call in self._places(op))), None)
+        place = next(filter(None, (self._largest(op, rank, call) for rank, call in self._places(op))), None)
         grid = GRID[self._case.dtype]
-        if found is None:
+        if place is None:
             return Row(self._case.id, self._case.dtype, op, None, None, grid[-1], None, "")
-        rank, call, seen = found
+        rank, call, seen = place
         low = -1
         high = len(grid) - bool(seen)  # the grid at ``low`` passes, at ``high`` it fails
         while high - low > 1:

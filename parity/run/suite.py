@@ -119,8 +119,8 @@ def _written(
     folder = _make_folder(out_dir)
     asked = selected.asked
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    own = (asked.suite, asked.expr, asked.backend, asked.seed)
-    done = SuiteRun(*own, versions(), machine(), started, part=asked.part, **commit())
+    question = (asked.suite, asked.expr, asked.backend, asked.seed)
+    done = SuiteRun(*question, versions(), machine(), started, part=asked.part, **commit())
     begun = time.monotonic()
     done.records = run(_counted(progress, len(selected.jobs)))
     if asked.seeds > 1:

@@ -135,11 +135,11 @@ class TTNNRunner(KindRunner[TTNNKind]):
     def measure(self, case: Case, seed: int, outcome: Outcome) -> Measured:
         """Measure the ttnn program's answer against the reference's, and keep what ttnn built for it."""
         reference = self.reference(case, seed)
-        found, extra = self.kind(case).measure(case, seed, outcome, reference)
+        metrics, extra = self.kind(case).measure(case, seed, outcome, reference)
         built: dict[str, Any] = {"ran": outcome.ran, "ops": _summary(outcome.ops)}
         built |= {"optable": outcome.optable, "resources": outcome.resources}
         return Measured(
-            found,
+            metrics,
             bytes_by_collective=reference.bytes_by_collective,
             digests=tensor_digests(outcome.tensors),
             hazards=list(map(str, reference.hazards)),

@@ -46,8 +46,8 @@ def main(control_fd: str, threads: str, *modules: str) -> None:
         with contextlib.suppress(EOFError, ConnectionError), make_runner("cpu") as runner:
             torch.set_num_threads(int(threads))
             while True:
-                given = messages.receive(control)[0]["jobs"]
-                run_jobs(runner, "cpu", [(known[name], seed) for name, seed in given], tell)
+                jobs = messages.receive(control)[0]["jobs"]
+                run_jobs(runner, "cpu", [(known[name], seed) for name, seed in jobs], tell)
 
 
 def _values(record: Record) -> dict[str, Any]:

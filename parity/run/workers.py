@@ -64,7 +64,7 @@ def groups(jobs: Sequence[Job]) -> list[list[int]]:
 
     They are all jobs of one checkpoint, and of what has none up to ``TOGETHER`` with the same answer of an oracle.
     """
-    found: dict[tuple, list[int]] = {}
+    by_key: dict[tuple, list[int]] = {}
     counts = Counter[tuple]()
     for index, (case, seed) in enumerate(jobs):
         key: tuple = case.model, seed
@@ -72,8 +72,8 @@ def groups(jobs: Sequence[Job]) -> list[list[int]]:
             same = *key, case.kind, case.shape, case.family, case.dtype
             key = *same, counts[same] // TOGETHER
             counts[same] += 1
-        found.setdefault(key, []).append(index)
-    return sorted(found.values(), key=lambda group: _needs_gb(jobs, group), reverse=True)
+        by_key.setdefault(key, []).append(index)
+    return sorted(by_key.values(), key=lambda group: _needs_gb(jobs, group), reverse=True)
 
 
 def _needs_gb(jobs: Sequence[Job], group: list[int]) -> float:
@@ -91,24 +91,24 @@ def run(jobs: Sequence[Job], count: int, progress: Progress) -> list[Record]:
         workers = [stack.enter_context(_Worker(number, folder, threads, _oracles(jobs))) for number in range(count)]
         while len(records) < len(jobs):
             for worker in workers:
-                if not worker.given:
-                    taken = sum(_needs_gb(jobs, other.given) for other in workers)
+                if not worker.group:
+                    taken = sum(_needs_gb(jobs, other.group) for other in workers)
                     worker.give(jobs, _next(jobs, waiting, memory_gb - taken if taken else math.inf))
-            for worker in _ready([worker for worker in workers if worker.given]):
-                index = worker.given[0]
-                case, seed = jobs[worker.given[0]]
+            for worker in _ready([worker for worker in workers if worker.group]):
+                index = worker.group[0]
+                case, seed = jobs[worker.group[0]]
                 record = worker.receive()
                 if record is None and worker.alive:
                     progress(case, None)
                     continue
                 if record is None:
                     record = replace(Record.of(case, "cpu", seed), reason=worker.how_it_ended())
-                    if rest := worker.given[1:]:
+                    if rest := worker.group[1:]:
                         waiting.appendleft(rest)
-                    worker.given = [index]
+                    worker.group = [index]
                     worker.start()
                 records[index] = record
-                del worker.given[0]
+                del worker.group[0]
                 progress(case, record)
         for worker in workers:
             worker.control.close()  # so that they end at the same time
@@ -148,7 +148,7 @@ class _Worker:
 
     def __init__(self, number: int, folder: str, threads: int, modules: Sequence[str]) -> None:
         self.number = number
-        self.given = list[int]()
+        self.group = list[int]()
         self._folder = folder
         self._arguments = str(threads), *modules
         self.start()
@@ -170,7 +170,7 @@ class _Worker:
 
     def give(self, jobs: Sequence[Job], group: list[int]) -> None:
         """Have the process run a group of jobs."""
-        self.given = group
+        self.group = group
         if group:
             with contextlib.suppress(OSError):  # it died, which receive() finds
                 messages.send(self.control, {"jobs": [(jobs[index][0].id, jobs[index][1]) for index in group]})

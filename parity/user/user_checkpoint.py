@@ -144,9 +144,9 @@ def judge_model(
     checked: Path | Found, layout: Layout, *, inputs: Path, options: RunOptions, guidance: float | None, out: Path
 ) -> tuple[Result, CheckAgainst]:
     """Run one forward as :func:`refsim.run` does, and judge what it gave."""
-    found = look_at(checked, options.variant)
-    checkpoint = Checkpoint(found)
-    folder = found.path
+    checked_folder = look_at(checked, options.variant)
+    checkpoint = Checkpoint(checked_folder)
+    folder = checked_folder.path
     kind = spec_of_checkpoint(checkpoint).kind
     size = sum(f.stat().st_size for f in folder.glob("*.safetensors"))
     tensors = TensorFile(inputs).all()
@@ -157,7 +157,7 @@ def judge_model(
             looked_at = options.but(observe=around)
         elif kind == "transformer":
             needs_gb = 4 * size / 2**30
-        result = api.run(found, inputs=inputs, options=looked_at, guidance=guidance, out=out)
+        result = api.run(checked_folder, inputs=inputs, options=looked_at, guidance=guidance, out=out)
         assert result is not None  # only torchrun's ranks have none
         if kind == "transformer":
             layers = observe.read(around, len(result.values)) if looked_at.observe else None
@@ -174,7 +174,7 @@ def judge_model(
 
 
 def judge_pipeline(
-    folder: Path, request: PipelineRequest, layout: Layout, options: RunOptions, found: Generated
+    folder: Path, request: PipelineRequest, layout: Layout, options: RunOptions, generated: Generated
 ) -> CheckAgainst:
     """Judge what a pipeline gave, step by step."""
     name = str(folder)
@@ -182,8 +182,8 @@ def judge_pipeline(
     register_pipeline(name, PipelineSpec(class_name, {}, {}, ("", {}), request))
     case = Case(folder.name, "pipeline", name, layout, ModelShape(), options.dtype)
     try:
-        record, kind = _judge(case, folder, found, {}, options.variant)
-        steps = None if record.error else kind.step_errors(case, 0, found)
+        record, kind = _judge(case, folder, generated, {}, options.variant)
+        steps = None if record.error else kind.step_errors(case, 0, generated)
     finally:
         del PIPELINES[name]
     return CheckAgainst.of(record, f"{class_name} of diffusers", steps)
@@ -202,7 +202,7 @@ class _UserFolder:
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
         return rounded(self.tensors, case.dtype, ModelKind.oracle(case).exact)
 
-    def held(self, case: Case) -> str:
+    def value_dtype(self, case: Case) -> str:
         return case.dtype
 
     def watching(self, case: Case, arithmetic: torch.dtype, model: Any) -> AbstractContextManager[Any]:
@@ -219,8 +219,8 @@ def _judge(
     case: Case, folder: Path, answer: Any, tensors: dict[str, Tensor], variant: str | None
 ) -> tuple[Record, Any]:
     store = CheckpointStore(_known={(case.model, 0, False): folder})
-    given = {"answer": answer, "tensors": tensors, "variant": variant}
-    kind = type("User", (_UserFolder, load(case.kind)), given)(store)
+    attributes = {"answer": answer, "tensors": tensors, "variant": variant}
+    kind = type("User", (_UserFolder, load(case.kind)), attributes)(store)
     with CpuRunner({case.kind: kind}) as runner:
         record = run_case(runner, case, "cpu", 0)
     if why := record.extra.get("explanation"):

@@ -129,18 +129,18 @@ def judge_text(
 ) -> TextCheck:
     """Judge what refsim's ranks gave after the prompt ``ids``."""
     checkpoint = Checkpoint(folder, options.variant)
-    found = follow(_generate(folder, request, options.variant), ids, text.tokens, request.max_new_tokens)
+    followed = follow(_generate(folder, request, options.variant), ids, text.tokens, request.max_new_tokens)
     judged = TextCheck(
         f"{checkpoint.class_name}.generate of transformers",
         len(text.tokens),
-        found,
-        margin_error(text, found.margins, drafted=request.draft is not None),
+        followed,
+        margin_error(text, followed.margins, drafted=request.draft is not None),
     )
     if judged.passed:
         return judged
     with scratch.Folder("text") as around:
         inputs = Path(around, "ids.safetensors")
-        end = len(text.tokens) if found.wrong is None else found.wrong.position
+        end = len(text.tokens) if followed.wrong is None else followed.wrong.position
         save_file({"input_ids": torch.tensor([[*ids, *text.tokens[:end]]])}, inputs)
         out = Path(around, "logits.safetensors")
         _, forward = judge_model(folder, layout, inputs=inputs, options=options, guidance=None, out=out)
@@ -201,15 +201,15 @@ def _generate(folder: Path, request: TextRequest, variant: str | None) -> Genera
 
     def generate(ids: Sequence[int], most: int) -> tuple[list[int], torch.Tensor]:
         how = {"eos_token_id": list(request.stop) or None, "pad_token_id": 0, "do_sample": False}
-        given = torch.tensor([list(ids)])
-        found = model.generate(
-            given,
-            attention_mask=torch.ones_like(given),
+        prompt = torch.tensor([list(ids)])
+        output = model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
             max_new_tokens=most,
             return_dict_in_generate=True,
             output_logits=True,
             **how,
         )
-        return found.sequences[0, len(ids) :].tolist(), torch.cat(found.logits)
+        return output.sequences[0, len(ids) :].tolist(), torch.cat(output.logits)
 
     return generate

@@ -14,7 +14,7 @@ from refsim.timing.predict.stages import EAGER_GAP_NS
 
 
 def test_the_programs_are_those_the_document_counts():
-    counts = Counter(k.name for k in forward(8000) if k.lane == "tt-lang")
+    counts = Counter(k.name for k in forward(8000) if k.toolchain == "tt-lang")
     assert counts == {name: runs for name, (_, runs, _) in DOCUMENT_OPS.items()}
 
 

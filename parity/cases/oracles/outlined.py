@@ -57,7 +57,7 @@ def _on_cpu(model: Any) -> None:
     """Let Mochi turn its places on the processor: torch has no autocast on meta."""
     model.pos_frequencies = nn.Parameter(torch.empty(model.pos_frequencies.shape))
     model.rope.register_forward_pre_hook(lambda _, args, more: (args, more | {"device": "cpu"}), with_kwargs=True)
-    model.rope.register_forward_hook(lambda _, given, tables: tuple(x.to("meta") for x in tables))
+    model.rope.register_forward_hook(lambda _, inputs, tables: tuple(x.to("meta") for x in tables))
 
 
 class QwenImageOracle(Oracle):

@@ -49,7 +49,9 @@ def _small(cases: Registry) -> None:
     register_pipeline(f"{_ALONE}_small", replace(wan, parts=parts, request=request, arguments={}))
     sd3 = PIPELINES["sd3_pipeline_small"]  # zeros stand for the rows of the encoder that is not there
     nothing = {"text_encoder_3": None, "tokenizer_3": None}
-    parts, tokenizers = ({k: v for k, v in kept.items() if k not in nothing} for kept in (sd3.parts, sd3.tokenizers))
+    parts, tokenizers = (
+        {k: v for k, v in all_parts.items() if k not in nothing} for all_parts in (sd3.parts, sd3.tokenizers)
+    )
     register_pipeline(f"{_NO_T5}_small", replace(sd3, parts=parts, tokenizers=tokenizers, arguments=nothing))
     for name, layout, dtype, suite in (
         ("sd3_pipeline", _LINE, "fp32", "smoke"),

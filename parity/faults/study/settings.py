@@ -27,10 +27,10 @@ class Settings:
     judged: Case
 
 
-def _attention(own: Case, mesh: str, parallel: str, *, text: int = 27, rows: int = 107) -> Case:
+def _attention(case: Case, mesh: str, parallel: str, *, text: int = 27, rows: int = 107) -> Case:
     """Make a case of another shape on another mesh, with all other choices of a fault's own case."""
     shape = AttentionShape(heads=14, n=128, text=text, logical_n=rows, head_dim=32)
-    layout = replace(own.layout, mesh=mesh, parallel=parallel)
+    layout = replace(case.layout, mesh=mesh, parallel=parallel)
     return make_case("attention", "attention", layout, shape, family="outlier_text", tag="explain")
 
 
@@ -93,12 +93,12 @@ def settings() -> dict[Case, Settings]:
         ref.SERIAL: _model("sd35_tiny", "n300", "sp2", (14, 16)),
         ref.TP2: _model("sd35_tiny", "bh-qb", "sp2_tp2", (14, 16)),
     }
-    return {own: Settings((own, beside[own]) if own in beside else (own,), by) for own, by in judged.items()}
+    return {case: Settings((case, beside[case]) if case in beside else (case,), by) for case, by in judged.items()}
 
 
 def of_fault(fault: Fault, known: dict[Case, Settings]) -> Settings:
     """Return the settings of a fault; those that concern only attention run in a transformer as well."""
-    found = known[fault.case]
+    of_case = known[fault.case]
     if fault.case == ref.RING and fault.inject.__module__ != ref_attention.__name__:
-        return replace(found, made=found.made[:1])
-    return found
+        return replace(of_case, made=of_case.made[:1])
+    return of_case

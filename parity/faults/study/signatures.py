@@ -87,7 +87,7 @@ def make(ids: Iterable[str] | None, progress: Progress) -> dict[str, Any]:
     """Return the stored signatures, see :func:`parity.explain.causes.stored`."""
     known = settings()
     faults = corpus("cpu")
-    found: list[dict[str, Any]] = []
+    signatures: list[dict[str, Any]] = []
     with CpuRunner() as runner:
         for name in ids or faults:
             for number, case in enumerate(of_fault(faults[name], known).made):
@@ -96,7 +96,7 @@ def make(ids: Iterable[str] | None, progress: Progress) -> dict[str, Any]:
                     progress(f"{name} in {case.id}, seed {seed}: {'failed' if run.failed else 'not seen'}")
                     if run.failed:
                         features = {key: round(value, 4) for key, value in sorted(run.features.items())}
-                        found.append(
+                        signatures.append(
                             {"fault": name, "kind": case.kind, "case": case.id, "seed": seed, "features": features}
                         )
     return {
@@ -104,12 +104,12 @@ def make(ids: Iterable[str] | None, progress: Progress) -> dict[str, Any]:
             "by": "refsim faults signatures",
             "seeds": list(SEEDS),
             "torch": torch.__version__.partition("+")[0],
-            "cases": sorted({one["case"] for one in found}),
-            "runs": len(found),
+            "cases": sorted({one["case"] for one in signatures}),
+            "runs": len(signatures),
         },
-        "temperature": temperature(found),
-        "sentences": {name: faults[name].sentence for name in sorted({one["fault"] for one in found})},
-        "signatures": found,
+        "temperature": temperature(signatures),
+        "sentences": {name: faults[name].sentence for name in sorted({one["fault"] for one in signatures})},
+        "signatures": signatures,
     }
 
 
@@ -159,7 +159,7 @@ class Judged:
 
     def text(self) -> str:
         """Write the same in three lines."""
-        place, cause = ("right" if found else "WRONG" for found in (self.place_right, self.cause_right))
+        place, cause = ("right" if is_right else "WRONG" for is_right in (self.place_right, self.cause_right))
         alike = "; ".join(self.causes) or "looks like nothing that is known"
         return f"{self.fault} in {self.case}\n  {place}: {self.place}\n  {cause}: {alike}"
 
@@ -177,11 +177,11 @@ def judge_draw(count: int, seed: int, progress: Progress) -> tuple[list[Judged],
     """
     known = settings()
     faults = corpus("cpu")
-    found: list[Judged] = []
+    judged: list[Judged] = []
     unseen: list[str] = []
     with CpuRunner() as runner:
         for name in draw(len(faults), seed):
-            if len(found) == count:
+            if len(judged) == count:
                 break
             case = of_fault(faults[name], known).judged
             run = observe(runner, faults[name], case, JUDGED_SEED)
@@ -189,9 +189,9 @@ def judge_draw(count: int, seed: int, progress: Progress) -> tuple[list[Judged],
                 unseen.append(name)
                 progress(f"{name}: not seen in {case.id}")
                 continue
-            found.append(_judged(runner, run))
-            progress(found[-1].text())
-    return found, unseen
+            judged.append(_judged(runner, run))
+            progress(judged[-1].text())
+    return judged, unseen
 
 
 def _judged(runner: CpuRunner, run: Run) -> Judged:

@@ -84,8 +84,8 @@ def reduced_twice(original: Callable, ctx: Any, x: Any) -> Any:
 )
 @at("tt_impl.parallel.context:Context.put", within="tt_impl.layers.linear:RowParallelLinear.__init__")
 def bias_before_the_reduction(original: Callable, ctx: Any, x: torch.Tensor, **where: Any) -> Any:
-    own = x[..., : x.shape[3] // ctx.tp]
-    return original(ctx, own.repeat(1, 1, 1, ctx.tp) if x.shape[2] == 1 else x, **where)
+    local = x[..., : x.shape[3] // ctx.tp]
+    return original(ctx, local.repeat(1, 1, 1, ctx.tp) if x.shape[2] == 1 else x, **where)
 
 
 @collectives("The bias of row-parallel linears is forgotten.", "a bias loaded and never added")

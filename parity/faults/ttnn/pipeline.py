@@ -95,11 +95,11 @@ def latents_not_denormalized(original: Callable, raw: Any) -> Any:
 def pooled_of_the_negative_prompt(original: Callable, self: Any, part: str, **inputs: torch.Tensor) -> dict:
     from refsim.pipelines.hosts.stable_diffusion_3 import CLIPS
 
-    found = original(self, part, **inputs)
+    answers = original(self, part, **inputs)
     if part in CLIPS:
         negative = self.tensors[part][: len(inputs["input_ids"])]
-        found["sample"] = original(self, part, input_ids=negative)["sample"]
-    return found
+        answers["sample"] = original(self, part, input_ids=negative)["sample"]
+    return answers
 
 
 @pipeline("CLIP-G's features stand before CLIP-L's.", "encoders joined in the order of another pipeline")

@@ -140,10 +140,10 @@ def _end_at(row: Callable[[torch.Tensor], torch.Tensor]) -> Patch:
 
     @at("tt_impl.models.clip.encoder:CLIPTextEncoder._end_rows")
     def end_rows(original: Callable, self: Any, x: Any, input_ids: torch.Tensor) -> Any:
-        found = torch.zeros_like(input_ids)
+        ends = torch.zeros_like(input_ids)
         end = self._config.eos_token_id
-        found.scatter_(1, row((input_ids == end).int())[:, None], 1)
-        return original(self, x, torch.where(found == 1, end, end + 1))
+        ends.scatter_(1, row((input_ids == end).int())[:, None], 1)
+        return original(self, x, torch.where(ends == 1, end, end + 1))
 
     return end_rows()
 

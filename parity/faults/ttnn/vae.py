@@ -199,9 +199,9 @@ def vae_attends_to_padding(original: Callable, ctx: Any, x: Any, shards: Any) ->
 @at("tt_impl.layers.convolution:CausalConv3d._with_past")
 def vae_cache_one_frame_late(original: Callable, self: Any, video: Any, stream: Any) -> Any:
     video = original(self, video, stream)
-    kept = self._time - 1
+    past = self._time - 1
     n = video.shape[1]
-    stream.past[self._name] = video[:, n - kept - 1 : n - 1]
+    stream.past[self._name] = video[:, n - past - 1 : n - 1]
     return video
 
 

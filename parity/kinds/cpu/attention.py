@@ -103,14 +103,14 @@ class Attention(CpuKind):
         ref, lse_ref = self.reference(case, seed)
         out = _joint(result, rows)
         lse = _lse_rows(result.tensors["lse"], case.shape.n, rows)
-        found = self._judged(case, out, ref)
-        found["lse_rel_max"] = m.rel_max(lse, lse_ref)
-        found["non_finite"] += m.non_finite(lse)
+        metrics = self._judged(case, out, ref)
+        metrics["lse_rel_max"] = m.rel_max(lse, lse_ref)
+        metrics["non_finite"] += m.non_finite(lse)
         parts = rows_per_head(out), rows_per_head(ref), lse_ref.flatten(0, 1)
-        found["merged_gain"] = m.merged_gain(*parts, self._shards(case))
+        metrics["merged_gain"] = m.merged_gain(*parts, self._shards(case))
         right = {"out": _STORED[case.dtype], "joint_out": _STORED[case.dtype], "lse": torch.float32}
-        found["wrong_dtypes"] = sum(x.dtype != right[name] for name, x in result.tensors.items())
-        return found | traces.check(result.trace, case.layout)
+        metrics["wrong_dtypes"] = sum(x.dtype != right[name] for name, x in result.tensors.items())
+        return metrics | traces.check(result.trace, case.layout)
 
     def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
         tensors = self.inputs(case, seed)
@@ -120,8 +120,8 @@ class Attention(CpuKind):
         lse = _lse_rows(result.tensors["lse"], case.shape.n, rows).double()
         limits = self._limits(case, seed, limits)
         limit = limits["worst_token"] if "worst_token" in limits else limits["rel_rmse"]
-        found = finder.Attended(out, lse, ref, ref_lse, limit, limits["lse_rel_max"])
-        return finder.find(found, tensors, case.shape, case.layout)
+        attended = finder.Attended(out, lse, ref, ref_lse, limit, limits["lse_rel_max"])
+        return finder.find(attended, tensors, case.shape, case.layout)
 
     def _limits(self, case: Case, seed: int, limits: Mapping[str, float]) -> Mapping[str, float]:
         """Return what a case allows a row and a log-sum-exp: ``worst_token``, ``lse_rel_max``."""
@@ -182,11 +182,11 @@ class StorageAttention(Attention):
     }
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        found = super().measure(case, seed, result)
+        metrics = super().measure(case, seed, result)
         alone = self._judged(case, *self._noise(case, seed))
-        pairs = [(found[name], alone[name], 2 if "pcc" in name else 1) for name in _OF_NOISE]
+        pairs = [(metrics[name], alone[name], 2 if "pcc" in name else 1) for name in _OF_NOISE]
         ratios = [(mine / theirs) ** (1 / root) for mine, theirs, root in pairs if theirs is not None]
-        return found | {"over_noise": m.worst(ratios)}
+        return metrics | {"over_noise": m.worst(ratios)}
 
     def _limits(self, case: Case, seed: int, limits: Mapping[str, float]) -> Mapping[str, float]:
         noise, ref = map(rows_per_head, self._noise(case, seed))
@@ -203,8 +203,8 @@ class GemmAttention(StorageAttention):
     }
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        found = super().measure(case, seed, result)
-        return found | {"lse_over_noise": found["lse_rel_max"] / self._lse_noise(case, seed)}
+        metrics = super().measure(case, seed, result)
+        return metrics | {"lse_over_noise": metrics["lse_rel_max"] / self._lse_noise(case, seed)}
 
     def _noise(self, case: Case, seed: int) -> tuple[Tensor, Tensor]:
         noise, _ = formulas.attention_gemm_noise(self.inputs(case, seed), case.shape, case.dtype)

@@ -43,7 +43,7 @@ _BOUNDS = (
 
 PROGRAM = "refsim.pipelines.block:program"
 STREAMS = ("spatial", "prompt")
-_GIVEN = (*STREAMS, "time")
+_COMMON = (*STREAMS, "time")
 """Inputs of every block."""
 
 
@@ -56,7 +56,7 @@ class Block(CpuKind):
         with scratch.Folder("block") as folder:
             path = Path(folder) / "inputs.safetensors"
             # in float64, which no rank stores: the program brings them to its storage dtype itself
-            save_file({name: x.double() if name in _GIVEN else x for name, x in inputs_of(case, seed).items()}, path)
+            save_file({name: x.double() if name in _COMMON else x for name, x in inputs_of(case, seed).items()}, path)
             arguments = {"checkpoint": str(self.store.folder(case.model, seed)), "index": MODELS[case.model].block}
             return launch.execute(PROGRAM, layout.options(case.dtype, **more), arguments | {"inputs": str(path)})
 
@@ -74,8 +74,8 @@ class Block(CpuKind):
                 part.silu = torch.nn.Identity()  # the time step comes with silu applied
         with torch.inference_mode():
             out = block(**oracle.block_arguments(whole, inputs_of(case, seed)))
-        found = zip(STREAMS, oracle.block_streams(out), strict=True)
-        return {name: x for name, x in found if x is not None}
+        streams = zip(STREAMS, oracle.block_streams(out), strict=True)
+        return {name: x for name, x in streams if x is not None}
 
 
 def inputs_of(case: Case, seed: int) -> dict[str, Tensor]:

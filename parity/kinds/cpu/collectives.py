@@ -69,7 +69,7 @@ def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Ten
     group = device.groups["sp"]
     chunks = {"chunk_bytes": _CHUNK_BYTES}
     x = draw(seed, group.index, group.size, device.options.storage)
-    found = {
+    results = {
         "all_gather": all_gather(device, x, group, dim=1, **chunks),
         "reduce_scatter": reduce_scatter(device, x, group, dim=2, **chunks),
         "all_reduce": all_reduce(device, x[1:], group, **chunks),
@@ -78,11 +78,11 @@ def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Ten
         "neighbor_pad": neighbor_pad(device, x, group, dim=1, by=2, **chunks),
     }
     if shifts(group):
-        found["shift"] = shift(device, x, group, **chunks)
+        results["shift"] = shift(device, x, group, **chunks)
     # on one device a collective may answer with its argument, which several answers would then share
-    answers = {name: x.clone(memory_format=torch.contiguous_format) for name, x in found.items()}
+    answers = {name: x.clone(memory_format=torch.contiguous_format) for name, x in results.items()}
     memory = x.untyped_storage().data_ptr()
-    answered = [(name, y) for name, y in found.items() if name != "neighbor_pad"]  # which has zeros to add, alone too
+    answered = [(name, y) for name, y in results.items() if name != "neighbor_pad"]  # which has zeros to add, alone too
     copied = [name for name, y in answered if y.untyped_storage().data_ptr() != memory]
     digests = {name: digest(x) for name, x in answers.items()}
     handed = sum("hand-over" in use for use in device.uses.as_json()["uses"])

@@ -85,7 +85,7 @@ class Generation(CpuKind):
         """Count what is wrong over all prompts, and find the largest error of a margin."""
         oracle = oracle_of(self, case, seed)
         prompts = self.inputs(case, seed)
-        found: Metrics = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0}
+        metrics: Metrics = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0}
         margin = 0.0
         least = math.inf
         undecided = 0
@@ -97,10 +97,10 @@ class Generation(CpuKind):
                     continue
                 proposals = zip(text.steps, expected.proposed, strict=False)
                 wanted = up_to_stop(expected.tokens, case.shape.stop)
-                found["wrong_tokens"] += differences(text.tokens, wanted)
-                found["wrong_proposals"] += sum(differences(a.proposed, b) for a, b in proposals)
+                metrics["wrong_tokens"] += differences(text.tokens, wanted)
+                metrics["wrong_proposals"] += sum(differences(a.proposed, b) for a, b in proposals)
                 accepted = rounds(expected.accepted, len(wanted), before=int(case.shape.drafted))
-                found["wrong_steps"] += differences([step.accepted for step in text.steps], accepted)
+                metrics["wrong_steps"] += differences([step.accepted for step in text.steps], accepted)
                 errors = [abs(a.margin - b) for a, b in zip(text.steps, expected.margins, strict=False)]
                 errors += [abs(text.prefill_margin - expected.first_margin)] if case.shape.drafted else []
                 least = min(least, expected.first_margin, *expected.margins[: len(text.steps)])
@@ -109,19 +109,19 @@ class Generation(CpuKind):
                 rows = rows_before(case, prompt)
                 cache = case.shape.cache
                 noise = block_of(case) if cache == "noise" else 0
-                kept = cache in ("context", "noise", "paged")
-                found["wrong_rows"] += wrong_rows(rows, steps, draft=kept, noise=noise)
-        found["wrong_steps"] += abs(result.block - block_of(case))
+                cached = cache in ("context", "noise", "paged")
+                metrics["wrong_rows"] += wrong_rows(rows, steps, draft=cached, noise=noise)
+        metrics["wrong_steps"] += abs(result.block - block_of(case))
         replicas = 1 if result.replicas_equal else math.nan
         share = undecided / len(prompts)
         if not undecided:
             margin = m.worst([margin, abs(result.margin - least)])
-        found["wrong_pages"] = abs(result.pages - pages(case, prompts, result))
-        found["accepted"] = int(case.shape.drafted and not self.refuses_another(case, seed))
+        metrics["wrong_pages"] = abs(result.pages - pages(case, prompts, result))
+        metrics["accepted"] = int(case.shape.drafted and not self.refuses_another(case, seed))
         steps_s = [step.seconds for text in result.texts for step in text.steps]
-        found["wrong_seconds"] = m.wrong_seconds(result.seconds.values(), result.wall_s)
-        found["wrong_seconds"] += m.wrong_seconds(steps_s, result.seconds["decode"])
-        return found | {"margin_max_abs": margin, "undecided_share": share, "distinct_replicas": replicas}
+        metrics["wrong_seconds"] = m.wrong_seconds(result.seconds.values(), result.wall_s)
+        metrics["wrong_seconds"] += m.wrong_seconds(steps_s, result.seconds["decode"])
+        return metrics | {"margin_max_abs": margin, "undecided_share": share, "distinct_replicas": replicas}
 
     def refuses_another(self, case: Case, seed: int) -> bool:
         """Whether a drafter with another vocabulary than the target is refused for that, before any rank begins."""
@@ -209,38 +209,38 @@ class GenerationOracle:
 
     @torch.inference_mode()
     def _alone(self, prompt: list[int], max_new_tokens: int) -> Expected:
-        found = Expected([], [[]] * max_new_tokens, [1] * max_new_tokens, [], float("inf"))
+        expected = Expected([], [[]] * max_new_tokens, [1] * max_new_tokens, [], float("inf"))
         ids = list(prompt)
         for _ in range(max_new_tokens):
-            token, margin = _best(self._logits([*ids, *found.tokens])[-1])
-            found.tokens.append(int(token))
-            found.margins.append(float(margin))
-        found.closest = min(found.margins)
-        return found
+            token, margin = _best(self._logits([*ids, *expected.tokens])[-1])
+            expected.tokens.append(int(token))
+            expected.margins.append(float(margin))
+        expected.closest = min(expected.margins)
+        return expected
 
     @torch.inference_mode()
     def _loop(self, prompt: list[int], max_new_tokens: int) -> Expected:
         final = list(prompt)
-        found = Expected([], [], [], [], float("inf"))
+        expected = Expected([], [], [], [], float("inf"))
         token, margin = _best(self._logits(final)[-1])
-        found.tokens.append(int(token))
-        found.closest = float(margin)
-        found.first_margin = found.closest
-        while len(found.tokens) < max_new_tokens:
+        expected.tokens.append(int(token))
+        expected.closest = float(margin)
+        expected.first_margin = expected.closest
+        while len(expected.tokens) < max_new_tokens:
             states = self._target(torch.tensor([final]), output_hidden_states=True).hidden_states
-            hidden = self._draft(states, found.tokens[-1])
+            hidden = self._draft(states, expected.tokens[-1])
             proposed, by = _best(self._target.lm_head(hidden[0, 1:]))
-            tokens, margins = _best(self._logits([*final, found.tokens[-1], *proposed.tolist()])[len(final) :])
+            tokens, margins = _best(self._logits([*final, expected.tokens[-1], *proposed.tolist()])[len(final) :])
             matched = _matching(proposed.tolist(), tokens.tolist())
-            final += [found.tokens[-1], *proposed[:matched].tolist()]
-            found.tokens += [*proposed[:matched].tolist(), int(tokens[matched])]
-            found.proposed.append(proposed.tolist())
-            found.proposal_margins.append(by.tolist())
-            found.accepted.append(matched + 1)
-            found.margins.append(float(margins[: matched + 1].min()))
-            found.closest = min(found.closest, found.margins[-1], float(by.min()))
-        found.tokens = found.tokens[:max_new_tokens]
-        return found
+            final += [expected.tokens[-1], *proposed[:matched].tolist()]
+            expected.tokens += [*proposed[:matched].tolist(), int(tokens[matched])]
+            expected.proposed.append(proposed.tolist())
+            expected.proposal_margins.append(by.tolist())
+            expected.accepted.append(matched + 1)
+            expected.margins.append(float(margins[: matched + 1].min()))
+            expected.closest = min(expected.closest, expected.margins[-1], float(by.min()))
+        expected.tokens = expected.tokens[:max_new_tokens]
+        return expected
 
     @torch.inference_mode()
     def states(self, prompt: list[int]) -> dict[str, Tensor]:
@@ -263,8 +263,8 @@ class GenerationOracle:
         config = self._drafter.config
         mask = [config.mask_token_id] * (config.block_size - 1)
         noise = self._target.model.embed_tokens(torch.tensor([[last, *mask]]))
-        kept = torch.cat([states[layer + 1] for layer in config.target_layer_ids], -1)
-        return self._drafter(noise_embeds=noise, context_hidden_states=kept).last_hidden_state
+        context = torch.cat([states[layer + 1] for layer in config.target_layer_ids], -1)
+        return self._drafter(noise_embeds=noise, context_hidden_states=context).last_hidden_state
 
     def _logits(self, ids: list[int]) -> Tensor:
         return self._target(torch.tensor([ids])).logits[0]
@@ -281,13 +281,13 @@ def expected_of(case: Case, oracle: GenerationOracle, prompt: list[int], text: D
     alone = oracle.expect(prompt, shape.max_new_tokens + block, drafted=False)
     proposed = [step.proposed for step in text.steps]
     start = 1
-    found = Expected(alone.tokens[: shape.max_new_tokens], proposed, [], [], alone.closest, alone.margins[0])
+    expected = Expected(alone.tokens[: shape.max_new_tokens], proposed, [], [], alone.closest, alone.margins[0])
     for proposals in proposed:
         matched = _matching(proposals, alone.tokens[start:])
-        found.accepted.append(matched + 1)
-        found.margins.append(min(alone.margins[start : start + matched + 1]))
+        expected.accepted.append(matched + 1)
+        expected.margins.append(min(alone.margins[start : start + matched + 1]))
         start += matched + 1
-    return found
+    return expected
 
 
 def oracle_of(kind: Kind, case: Case, seed: int) -> GenerationOracle:
@@ -341,13 +341,13 @@ def rows_before(case: Case, prompt: list[int]) -> int:
 
 def rounds(accepted: list[int], tokens: int, *, before: int = 1) -> list[int]:
     """Return what the rounds accepted that a text of so many tokens takes; ``before``: tokens that come before them."""
-    given = before
+    count_so_far = before
     taken = []
     for count in accepted:
-        if given >= tokens:
+        if count_so_far >= tokens:
             break
         taken.append(count)
-        given += count
+        count_so_far += count
     return taken
 
 

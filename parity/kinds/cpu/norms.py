@@ -65,8 +65,8 @@ class Norms(CpuKind):
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         dtype = case.layout.options(case.dtype).storage
         digits = DIGITS[case.dtype]
-        found = {name: m.max_ulp(result.tensors[name], ref, digits) for name, ref in expected(seed, dtype).items()}
-        return {"max_ulp": m.worst(found.values()), "rounded_otherwise": self._rounded_otherwise(result, seed, dtype)}
+        errors = {name: m.max_ulp(result.tensors[name], ref, digits) for name, ref in expected(seed, dtype).items()}
+        return {"max_ulp": m.worst(errors.values()), "rounded_otherwise": self._rounded_otherwise(result, seed, dtype)}
 
     @staticmethod
     def _rounded_otherwise(result: Result, seed: int, dtype: torch.dtype) -> int:
@@ -106,7 +106,7 @@ def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Ten
     normed = DistributedRMSNorm(weights, device, "norm_k", **of_heads)(heads).local
     cut = ImageShards.of(device, *picture.shape[2:])
     group_norm = GroupNorm(weights, device, "norm", channels=_CHANNELS, groups=_GROUPS)
-    found = {
+    results = {
         "rms_norm": RMSNorm(weights, device, "norm_q", features=_E, eps=_EPS)(x_of_heads),
         "rounded": RMSNorm(ordinary, device, "norm_q", features=_E, eps=_EPS)(x_of_heads),
         "distributed_rms_norm": all_gather(device, normed.contiguous(), tp, dim=1)[:, :_HEADS],
@@ -114,8 +114,8 @@ def program(device: Device, *, seed: int) -> tuple[dict[str, Any], dict[str, Ten
         "distributed_layer_norm": gather_features(device, DistributedLayerNorm(device, **of_features)(mine)).local,
         "group_norm": gather_image(device, group_norm(cut_image(device, picture, cut), cut), cut),
     }
-    found["distributed_layer_norm"] = found["distributed_layer_norm"][..., :_FEATURES]
-    return {}, {name: x.clone(memory_format=torch.contiguous_format) for name, x in found.items()}
+    results["distributed_layer_norm"] = results["distributed_layer_norm"][..., :_FEATURES]
+    return {}, {name: x.clone(memory_format=torch.contiguous_format) for name, x in results.items()}
 
 
 def _sizes() -> tuple[tuple[int, ...], ...]:

@@ -128,12 +128,12 @@ def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: st
     """Run a pipeline in diffusers; ``rounded``: with weights that bf16 can hold."""
     spec = PIPELINES[name]
     steps = []
-    given = []
+    decoder_inputs = []
     pipe = load_pipeline(name, folder, rounded=rounded, variant=variant)
     decode = pipe.vae.decode
 
     def keep_input(z: Tensor, *args: Any, **more: Any) -> Any:
-        given.append(z.clone())
+        decoder_inputs.append(z.clone())
         return decode(z, *args, **more)
 
     pipe.vae.decode = keep_input
@@ -146,7 +146,7 @@ def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: st
     result = pipe(asked.prompt, callback_on_step_end=keep, output_type="np", **arguments_of(asked))
     images = result.frames[0] if hasattr(result, "frames") else result.images
     frames = (torch.from_numpy(images) * 255).round().to(torch.int16)
-    return DiffusersRun(frames, torch.stack(steps), *given)
+    return DiffusersRun(frames, torch.stack(steps), *decoder_inputs)
 
 
 def load_pipeline(
@@ -171,7 +171,7 @@ def load_pipeline(
 
 def arguments_of(asked: PipelineRequest) -> dict[str, Any]:
     """Return a request as arguments of diffusers' pipeline, without those that are left to it."""
-    given = {
+    arguments = {
         "height": asked.height,
         "width": asked.width,
         "num_inference_steps": asked.steps,
@@ -182,4 +182,4 @@ def arguments_of(asked: PipelineRequest) -> dict[str, Any]:
         "negative_prompt": asked.negative_prompt or None,
         "generator": torch.Generator().manual_seed(asked.seed),
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in arguments.items() if value is not None}

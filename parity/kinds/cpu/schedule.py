@@ -68,9 +68,9 @@ class ScheduleSteps(CpuKind):
             (Path(folder) / "scheduler_config.json").write_text(json.dumps({"_class_name": name} | config))
             schedule = Schedule(Path(folder), STEPS, generator=noises(seed))
             steps = recurrences(schedule)
-        found = apply(steps, self.inputs(case, seed), noises(seed))
+        latents = apply(steps, self.inputs(case, seed), noises(seed))
         back = torch.tensor([[len(step.latents), len(step.predictions)] for step in steps])
-        tensors = {"latents": found, "timesteps": schedule.timesteps, "back": back}
+        tensors = {"latents": latents, "timesteps": schedule.timesteps, "back": back}
         return Result([{}], tensors, {}, [], wall_s=time.monotonic() - begun)
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
@@ -90,7 +90,7 @@ class ScheduleSteps(CpuKind):
         scheduler = getattr(diffusers, name)(**config)
         scheduler.set_timesteps(STEPS)
         x, *predictions = self.inputs(case, seed)
-        found = []
+        latents = []
         clean = None
         before = None
         noise = noises(seed)
@@ -100,8 +100,8 @@ class ScheduleSteps(CpuKind):
             else:
                 x = scheduler.step(prediction, t, x, return_dict=False)[0]
             before = t
-            found.append(x)
-        return scheduler.timesteps.double(), torch.stack(found)
+            latents.append(x)
+        return scheduler.timesteps.double(), torch.stack(latents)
 
 
 def noises(seed: int) -> torch.Generator:
@@ -109,11 +109,11 @@ def noises(seed: int) -> torch.Generator:
     return generator(seed, "schedule noise")
 
 
-def apply(steps: list[Recurrence], given: list[Tensor], noise: torch.Generator) -> Tensor:
+def apply(steps: list[Recurrence], tensors: list[Tensor], noise: torch.Generator) -> Tensor:
     """Compute the latents after every step by the coefficients alone, from the first ones and all predictions."""
-    latents = given[:1]
+    latents = tensors[:1]
     predictions = list[Tensor]()
-    for step, prediction in zip(steps, given[1:], strict=True):
+    for step, prediction in zip(steps, tensors[1:], strict=True):
         predictions.append(prediction)
         x = sum(a * y for a, y in zip(step.latents, reversed(latents), strict=False))
         x = x + sum(b * v for b, v in zip(step.predictions, reversed(predictions), strict=False))

@@ -40,20 +40,20 @@ QKV = {"attn.to_q": "x_block.attn", "attn.add_q_proj": "context_block.attn", "at
 
 def authors_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of Stable Diffusion 3's transformer by the names that a file of its authors has."""
-    last = max(int(found[1]) for name in state if (found := re.match(r"transformer_blocks\.(\d+)\.", name)))
-    found = {"pos_embed": state["pos_embed.pos_embed"]}
+    last = max(int(match[1]) for name in state if (match := re.match(r"transformer_blocks\.(\d+)\.", name)))
+    renamed = {"pos_embed": state["pos_embed.pos_embed"]}
     for name, x in state.items():
         module, _, kind = name.rpartition(".")
         block = re.fullmatch(r"transformer_blocks\.(\d+)\.(.+)", module)
         if block and block[2] in QKV:
             parts = (state[name], state[name.replace("q", "k")], state[name.replace("q", "v")])
-            found[f"joint_blocks.{block[1]}.{QKV[block[2]]}.qkv.{kind}"] = torch.cat(parts)
+            renamed[f"joint_blocks.{block[1]}.{QKV[block[2]]}.qkv.{kind}"] = torch.cat(parts)
         elif block and block[2] in BLOCK:
             swapped = module == f"transformer_blocks.{last}.norm1_context.linear"
-            found[f"joint_blocks.{block[1]}.{BLOCK[block[2]]}.{kind}"] = shift_first(x) if swapped else x
+            renamed[f"joint_blocks.{block[1]}.{BLOCK[block[2]]}.{kind}"] = shift_first(x) if swapped else x
         elif module in REST:
-            found[f"{REST[module]}.{kind}"] = shift_first(x) if module == "norm_out.linear" else x
-    return {f"model.diffusion_model.{name}": x.contiguous() for name, x in found.items()}
+            renamed[f"{REST[module]}.{kind}"] = shift_first(x) if module == "norm_out.linear" else x
+    return {f"model.diffusion_model.{name}": x.contiguous() for name, x in renamed.items()}
 
 
 def shift_first(x: Tensor) -> Tensor:

@@ -75,13 +75,13 @@ class Transformer(ModelKind):
         return transformer_inputs(case, seed)
 
     @staticmethod
-    def held(case: Case) -> str:
+    def value_dtype(case: Case) -> str:
         """Return bf16 for large latents in fp32, too: fp32 has its values as well, and one answer is right for both."""
         return "bf16" if _is_large(case) else case.dtype
 
     def folder(self, case: Case, seed: int) -> Path:
         """Return the checkpoint of a case, stored in bf16 if it is large and holds such values, in half the file."""
-        return self.store.folder(case.model, seed, in_bf16=self.held(case) == "bf16" and case.needs_gb > 0)
+        return self.store.folder(case.model, seed, in_bf16=self.value_dtype(case) == "bf16" and case.needs_gb > 0)
 
     def run(self, case: Case, layout: Layout, seed: int, **more: Any) -> Answer:
         more = {"trace": keeps_trace(case)} | more
@@ -100,7 +100,7 @@ class Transformer(ModelKind):
     def _layers(self, case: Case, seed: int) -> layers.Modules:
         """Return what the oracle's layers took and gave; run it again if its first case did not ask for them."""
         _, modules = self.watched(case, seed)
-        key = "layers", case.shape, case.family, self.held(case)
+        key = "layers", case.shape, case.family, self.value_dtype(case)
         return modules or self.once(case, seed, key, lambda: self._answered(case, seed, torch.float32)[1])
 
     def extra(self, result: Answer) -> dict[str, Any]:
@@ -109,22 +109,22 @@ class Transformer(ModelKind):
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         ref = self.reference(case, seed)
         sample = result.tensors["sample"]
-        found = compare_samples(case, sample, ref, digits=DIGITS[case.dtype])
-        found["distinct_replicas"] = distinct_replicas(case, result.value["digests"], result.tensors)
+        metrics = compare_samples(case, sample, ref, digits=DIGITS[case.dtype])
+        metrics["distinct_replicas"] = distinct_replicas(case, result.value["digests"], result.tensors)
         if case.guidance is not None:
             guided = result.tensors["guided"]
             guided_ref = guided_sample(ref, case.guidance)
-            found["guided_rel_rmse"] = m.rel_rmse(guided, guided_ref)
-            found["guided_one_minus_pcc"] = m.one_minus_pcc(guided, guided_ref)
-            found["non_finite"] += m.non_finite(guided)
+            metrics["guided_rel_rmse"] = m.rel_rmse(guided, guided_ref)
+            metrics["guided_one_minus_pcc"] = m.one_minus_pcc(guided, guided_ref)
+            metrics["non_finite"] += m.non_finite(guided)
         if isinstance(result, Answer) and result.observed is not None:
             modules = self._layers(case, seed)
             judged = layers.judge(result.observed, modules, case.layout.options(case.dtype), case.shape.text)
             result.worst_layers = judged.worst
-            found |= judged.metrics
+            metrics |= judged.metrics
             if get(MODELS[case.model].class_name) in own():
-                found["unseen_layers"] = len(layers.unseen(result.observed, modules))
-        return found | (traces.check(result.trace, case.layout) if result.trace else {})
+                metrics["unseen_layers"] = len(layers.unseen(result.observed, modules))
+        return metrics | (traces.check(result.trace, case.layout) if result.trace else {})
 
     def explain(self, case: Case, seed: int, result: Result, limits: Mapping[str, float]) -> Evidence:
         """Find the first wrong layer; the wrong part of the sample where layers are not judged or are all right."""
@@ -141,14 +141,14 @@ class Transformer(ModelKind):
         options = case.layout.options(case.dtype)
         asked = result.observed or [], modules, options, case.shape.text
         pieces = [*layers.findings(*asked, rows=True), *layers.spoiled_padding(*asked)]
-        found = layered.find(pieces, bounds, get_mesh(case.mesh))
-        found.features |= whole.features
-        if found.place is None:
-            found.place = whole.place
-            found.by_rank = whole.by_rank
-            found.error_map = whole.error_map
-            found.place = found.place or _copies(case, result) or self._guided(case, result, ref, limits)
-        return found
+        evidence = layered.find(pieces, bounds, get_mesh(case.mesh))
+        evidence.features |= whole.features
+        if evidence.place is None:
+            evidence.place = whole.place
+            evidence.by_rank = whole.by_rank
+            evidence.error_map = whole.error_map
+            evidence.place = evidence.place or _copies(case, result) or self._guided(case, result, ref, limits)
+        return evidence
 
     @staticmethod
     def _guided(case: Case, result: Result, ref: Tensor, limits: Mapping[str, float]) -> Place | None:
@@ -177,8 +177,8 @@ class Transformer(ModelKind):
         noisy, wide = (torch.bfloat16, torch.float32) if case.dtype == "bf16" else (torch.float32, torch.float64)
         if case.dtype == "fp32":
             answer, ref = ref, answer  # the reference is the fp32 answer, the noise the float64 one
-        found = compare_samples(case, answer, ref, digits=DIGITS[case.dtype])
-        return found | layers.floor(*(self.watched(case, seed, dtype)[1] for dtype in (noisy, wide)))
+        metrics = compare_samples(case, answer, ref, digits=DIGITS[case.dtype])
+        return metrics | layers.floor(*(self.watched(case, seed, dtype)[1] for dtype in (noisy, wide)))
 
     def _noise(self, case: Case, seed: int) -> Tensor | None:
         """Return the sample computed in bf16; for fp32 in float64, whose distance is fp32's noise, or None (slow)."""
@@ -217,11 +217,11 @@ def transformer_inputs(case: Case, seed: int) -> dict[str, Tensor]:
     pipelines hand it over: what follows is still computed in fp32.
     """
     oracle = ModelKind.oracle(case)
-    held = Transformer.held(case)
+    dtype = Transformer.value_dtype(case)
     tensors = oracle.inputs(MODELS[case.model].config, case.shape, case.family, seed)
-    if held == "fp32":
+    if dtype == "fp32":
         tensors["timestep"] = tensors["timestep"].bfloat16()
-    return rounded(tensors, held, oracle.exact)
+    return rounded(tensors, dtype, oracle.exact)
 
 
 def compare_samples(case: Case, sample: Tensor, ref: Tensor, **more: Any) -> Metrics:

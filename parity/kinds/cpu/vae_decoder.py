@@ -61,13 +61,13 @@ def compare_frames(out: Tensor, ref: Tensor, latent: tuple[int, ...], factors: t
 
     Rows are judged as the tokens of the first cut, columns as those of the second; of each metric the worse counts.
     """
-    found: Metrics = {}
+    metrics: Metrics = {}
     for dim, factor in zip((-2, -1), factors, strict=True):
         shards = m.cut(latent[dim], factor, ref.shape[dim] // latent[dim])
         # (B, [T,] lines, across, C) -> (B [T], lines, everything of a line)
         ours, theirs = (x.movedim(1, -1).movedim(dim - 1, -3).flatten(0, -4).flatten(-2) for x in (out, ref))
         seam = {"seam_ratio": m.seam_ratio(ours, theirs, shards)}
         for name, value in (m.compare(ours, theirs, shards) | seam).items():
-            values = [v for v in (found.get(name), value) if v is not None]
-            found[name] = m.worst(values) if values else None
-    return found
+            values = [v for v in (metrics.get(name), value) if v is not None]
+            metrics[name] = m.worst(values) if values else None
+    return metrics

@@ -147,14 +147,14 @@ def _answer(known: Outlined, seed: int) -> Tensor:
     """Return what diffusers' last linear gives: tokens, before they are put together to a picture."""
     model = _model(known, seed)
     tokens, prompt, at = _inputs(known, seed)
-    found: list[Tensor] = []
-    model.proj_out.register_forward_hook(lambda _, given, out: found.append(out))
+    outputs: list[Tensor] = []
+    model.proj_out.register_forward_hook(lambda _, inputs, out: outputs.append(out))
     if known.pictures:
         tokens = _picture(tokens, known.pictures)
     with torch.inference_mode(), _NoTanh():
-        given = {"hidden_states": tokens, "encoder_hidden_states": prompt, "timestep": at / known.times}
-        model(**given, **known.inputs, return_dict=False)
-    return found[0]
+        arguments = {"hidden_states": tokens, "encoder_hidden_states": prompt, "timestep": at / known.times}
+        model(**arguments, **known.inputs, return_dict=False)
+    return outputs[0]
 
 
 def _picture(tokens: Tensor, kind: int) -> Tensor:

@@ -149,13 +149,13 @@ class _Centred(nn.Module):
 
 def _renamed(tensors: Tensors, names: dict[str, str]) -> Tensors:
     """Rename tensors whose name begins with a key to what stands for it."""
-    found: Tensors = {}
+    renamed: Tensors = {}
     for name, x in tensors.items():
         for start, other in names.items():
             if name.startswith(start):
-                found[other + name.removeprefix(start)] = x
+                renamed[other + name.removeprefix(start)] = x
                 break
-    return found
+    return renamed
 
 
 def _stream(block: str, name: str, index: int, *, prompt: bool) -> dict[str, str]:
@@ -181,33 +181,33 @@ def _stream(block: str, name: str, index: int, *, prompt: bool) -> dict[str, str
 
 
 def _common(embedder: str, time: str, name: str = "") -> dict[str, str]:
-    found = {f"{embedder}.": "x_embedder.", f"{time}.timestep_embedder.linear_1.": "time.0."}
-    found |= {f"{time}.timestep_embedder.linear_2.": "time.1.", "context_embedder.": "context_embedder."}
-    found |= {"norm_out.linear.": "mod_out.", "proj_out.": "proj_out.", f"{time}.caption_proj.": "context_embedder."}
+    names = {f"{embedder}.": "x_embedder.", f"{time}.timestep_embedder.linear_1.": "time.0."}
+    names |= {f"{time}.timestep_embedder.linear_2.": "time.1.", "context_embedder.": "context_embedder."}
+    names |= {"norm_out.linear.": "mod_out.", "proj_out.": "proj_out.", f"{time}.caption_proj.": "context_embedder."}
     for index in range(2):
         for prompt in (False, True):
-            found |= _stream("transformer_blocks", name, index, prompt=prompt)
-    return found
+            names |= _stream("transformer_blocks", name, index, prompt=prompt)
+    return names
 
 
 def _cut(tensors: Tensors, ending: str, parts: int) -> Tensors:
     """Cut fused weights into their parts: ``ff.in`` as ``ff.in.0`` and, where it is gated, ``ff.in.1``."""
-    found: Tensors = {}
+    parts_by_name: Tensors = {}
     for name, x in tensors.items():
         if name.endswith(ending):
-            found |= {f"{name}.{i}": part for i, part in enumerate(x.chunk(parts))}
+            parts_by_name |= {f"{name}.{i}": part for i, part in enumerate(x.chunk(parts))}
         else:
-            found[name] = x
-    return found
+            parts_by_name[name] = x
+    return parts_by_name
 
 
 def _of_sd35(tensors: Tensors) -> Tensors:
-    found = _cut(_renamed(tensors, _common("pos_embed.proj", "time_text_embed")), ".ff.in", 1)
-    found["x_embedder.weight"] = found["x_embedder.weight"].flatten(1)
+    weights = _cut(_renamed(tensors, _common("pos_embed.proj", "time_text_embed")), ".ff.in", 1)
+    weights["x_embedder.weight"] = weights["x_embedder.weight"].flatten(1)
     for kind in ("weight", "bias"):  # diffusers' last prompt has scale before shift
         name = f"blocks.1.prompt.mod.{kind}"
-        found[name] = torch.cat(found[name].chunk(2)[::-1])
-    return found
+        weights[name] = torch.cat(weights[name].chunk(2)[::-1])
+    return weights
 
 
 def _of_qwenimage(tensors: Tensors) -> Tensors:
@@ -238,15 +238,15 @@ def _of_flux2(tensors: Tensors) -> Tensors:
     names |= {f"double_stream_modulation_{n}.linear.": f"shared.{i}.mod." for i, n in enumerate(("img", "txt"))}
     names |= {"single_stream_modulation.linear.": "shared.2.mod.", f"{at}attn.to_out.": f"{to}down."}
     names |= {f"{at}attn.norm_{n}.": f"{to}norm_{n}." for n in "qk"}
-    found = _cut(_renamed(tensors, names), ".ff.in", 2)
+    weights = _cut(_renamed(tensors, names), ".ff.in", 2)
     fused = tensors[f"{at}attn.to_qkv_mlp_proj.weight"].split([WIDTH] * 3 + [3 * WIDTH] * 2)
-    return found | {f"{to}in.{i}": part for i, part in enumerate(fused)}
+    return weights | {f"{to}in.{i}": part for i, part in enumerate(fused)}
 
 
 def _of_mochi(tensors: Tensors) -> Tensors:
-    found = _cut(_renamed(tensors, _common("patch_embed.proj", "time_embed", "mochi")), ".ff.in", 2)
-    found["x_embedder.weight"] = found["x_embedder.weight"].flatten(1)
-    return found
+    weights = _cut(_renamed(tensors, _common("patch_embed.proj", "time_embed", "mochi")), ".ff.in", 2)
+    weights["x_embedder.weight"] = weights["x_embedder.weight"].flatten(1)
+    return weights
 
 
 _SIZES: dict[str, Any] = {"num_layers": 2, "num_attention_heads": HEADS, "attention_head_dim": HEAD_DIM}

@@ -23,13 +23,13 @@ def program(device: Device, *, file: str, outline: dict[str, Any]) -> tuple[dict
     """Run an outline on this device; a digest says what it holds, and ``left`` which weights no layer has taken."""
     tensors = TensorFile(file).all()
     inputs = {name.removeprefix(INPUTS): x for name, x in tensors.items() if name.startswith(INPUTS)}
-    held = _Held({name: x for name, x in tensors.items() if not name.startswith(INPUTS)})
-    answer = OutlinedTransformer(held, device, Outline(**outline))(**inputs)
-    left = sorted(held.tensors.keys() - held.shapes.keys())
+    weights = _Weights({name: x for name, x in tensors.items() if not name.startswith(INPUTS)})
+    answer = OutlinedTransformer(weights, device, Outline(**outline))(**inputs)
+    left = sorted(weights.tensors.keys() - weights.shapes.keys())
     return {"left": left, "digest": digest(answer)}, {"sample": answer.contiguous()}
 
 
-class _Held(ShapeWeights):
+class _Weights(ShapeWeights):
     """Weights in memory; a tensor of another shape than is asked for is an error, lanes beyond it are zeros."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
@@ -41,7 +41,7 @@ class _Held(ShapeWeights):
         x = self.tensors.get(name, torch.zeros(shape) if name.endswith(".bias") else None)
         if x is None or x.shape != shape:
             raise ValueError(f"{name} of {shape} is asked for, not {None if x is None else tuple(x.shape)}")
-        real = x[tuple(slice(*given) if given else slice(None) for given in ranges)]
-        wanted = [stop - start for start, stop in (given or (0, n) for given, n in zip(ranges, shape, strict=False))]
+        real = x[tuple(slice(*span) if span else slice(None) for span in ranges)]
+        wanted = [stop - start for start, stop in (span or (0, n) for span, n in zip(ranges, shape, strict=False))]
         padding = [n - have for n, have in zip(wanted, real.shape, strict=False)]
         return F.pad(real, [0, 0] * (x.ndim - len(padding)) + [n for each in padding[::-1] for n in (0, each)])

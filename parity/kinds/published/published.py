@@ -107,7 +107,7 @@ class PublishedModel(HostKind):
             "not_found": not_found(spec, published),
         }
         result.value["complaints"] = complaints
-        found: Metrics = {
+        metrics: Metrics = {
             "wrong_defaults": sum(known[name] != value for name, value in result.value["defaults"].items())
             + len(unsaid_that_count(spec, published) + other_weights_unsaid(spec, published, known)),
             "wrong_parameters": abs((published.parameters or 0) - total),
@@ -115,11 +115,11 @@ class PublishedModel(HostKind):
         }
         if spec.timing_only:
             outlined = abs(count(result.value["shapes"]) / total - 1)
-            return found | {"outline_off": outlined, "outline_block_off": outline_block_off(spec, published)}
+            return metrics | {"outline_off": outlined, "outline_block_off": outline_block_off(spec, published)}
         ours = stacked(result.value["shapes"])
         left = tuple(result.value["left"])
         wanted = {name: x for name, x in theirs.items() if name in ours or not name.startswith(left)}
-        return found | {"wrong_weights": len(wanted.items() ^ ours.items())}
+        return metrics | {"wrong_weights": len(wanted.items() ^ ours.items())}
 
     @classmethod
     def tables(cls, case: Case) -> tuple[str, ...]:
@@ -152,19 +152,19 @@ def defaults(spec: ModelSpec, published: Published) -> dict[str, Any]:
     """
     if spec.timing_only:
         return {}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     known = library_defaults(published.class_name)
     unsaid = {field.name: field.default for field in dataclasses.fields(spec.config_class)}
     for name in known.keys() & unsaid.keys():
         lacking = {key: value for key, value in published.config.items() if key != name}
         try:
-            found[name] = getattr(spec.config_class.from_dict(lacking), name)
+            values[name] = getattr(spec.config_class.from_dict(lacking), name)
         except (
             UserError
         ):  # other keys have to agree with it, or it has to be said; a number's own default is left, and a list's
             if isinstance(unsaid[name], int | float) or (isinstance(unsaid[name], tuple) and unsaid[name]):
-                found[name] = unsaid[name]
-    return found
+                values[name] = unsaid[name]
+    return values
 
 
 def unsaid_that_count(spec: ModelSpec, published: Published) -> list[str]:
@@ -207,13 +207,13 @@ def count(shapes: Shapes) -> int:
 
 def stacked(shapes: Shapes) -> Shapes:
     """Stack weights of experts as transformers holds them: all of a layer in one tensor, gate and up in one."""
-    found: Shapes = {}
+    result: Shapes = {}
     experts: dict[str, Shapes] = {}
     for name, shape in shapes.items():
         if match := _EXPERT.fullmatch(name):
             experts.setdefault(match[1], {})[match[2]] = shape
         else:
-            found[name] = shape
+            result[name] = shape
     for layer, each in experts.items():
         number = sum(name.endswith(".down_proj.weight") for name in each)
         up = each["0.up_proj.weight"]
@@ -223,9 +223,9 @@ def stacked(shapes: Shapes) -> Shapes:
             for i in range(number)
             for kind, shape in (("gate", up), ("up", up), ("down", down))
         }
-        found[f"{layer}.gate_up_proj"] = (number, 2 * up[0], up[1]) if alike else ()
-        found[f"{layer}.down_proj"] = (number, *down)
-    return found
+        result[f"{layer}.gate_up_proj"] = (number, 2 * up[0], up[1]) if alike else ()
+        result[f"{layer}.down_proj"] = (number, *down)
+    return result
 
 
 def wrong_passes(spec: ModelSpec, model: torch.nn.Module) -> list[str]:
@@ -254,9 +254,9 @@ def wrong_blocks(
     kinds: dict[str, set[tuple]] = {}
     for label, block in zip(labels, blocks, strict=True):
         kinds.setdefault(label, set()).add(signature_of(block))
-    wrong = [f"not every {label} is alike" for label, found in kinds.items() if len(found) > 1]
-    several = [found for label, found in kinds.items() if label != "last"]
-    if len({frozenset(found) for found in several}) < len(several):
+    wrong = [f"not every {label} is alike" for label, signatures in kinds.items() if len(signatures) > 1]
+    several = [signatures for label, signatures in kinds.items() if label != "last"]
+    if len({frozenset(signatures) for signatures in several}) < len(several):
         wrong.append("two kinds of blocks are one")
     others = [{kind: 1 if kind == "last" else 2 + (kind == each) for kind in counts} for each in counts]
     others += [{kind: n for kind, n in others[0].items() if kind != each} for each in counts if each != "last"]
@@ -274,8 +274,8 @@ def wrong_of_one_kind(spec: ModelSpec, published: Published) -> list[str]:
     if "num_single_layers" not in published.config or spec.timing_only:
         return []
     config = published.config | {"num_single_layers": 0}
-    found = wrong_blocks(spec, published, library_model(published, config), config)
-    return [f"{wrong} without single blocks" for wrong in found]
+    clauses = wrong_blocks(spec, published, library_model(published, config), config)
+    return [f"{wrong} without single blocks" for wrong in clauses]
 
 
 def outline_block_off(spec: ModelSpec, published: Published) -> float:
@@ -336,7 +336,7 @@ def _not_in_a_folder(spec: ModelSpec, published: Published) -> list[str]:
             if not is_refused(partial(look_at, "fp16")):
                 wrong.append("weights of a variant that are not there")
             try:
-                _, found = registry.find(folder)
+                _, model = registry.find(folder)
             except UserError:
                 if config is few:
                     raise
@@ -344,7 +344,7 @@ def _not_in_a_folder(spec: ModelSpec, published: Published) -> list[str]:
             if config is spoiled:
                 wrong.append("a text where a number belongs")
                 continue
-        total = _parameters(found, found.config) * found.experts
-        if total != _parameters(published, config) or found.class_name != published.class_name or found.parameters:
+        total = _parameters(model, model.config) * model.experts
+        if total != _parameters(published, config) or model.class_name != published.class_name or model.parameters:
             wrong.append(f"a folder with {sorted(config)} in {inside}/config.json")
     return wrong

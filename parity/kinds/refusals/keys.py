@@ -62,11 +62,11 @@ class UnreadKeys(HostKind):
     def _answer(self, case: Case, folder: Path, seed: int) -> Tensor | None:
         """Return the library's answer, None if it has none with this config.json."""
         kind, inputs = self.runs(case, seed)
-        given = dict(inputs)
+        tensors = dict(inputs)
         try:
             with quietly(), torch.inference_mode():
                 model = load_oracle(folder, torch.float32)
-                return kind.call(model, given | kind.oracle(case).further_inputs(model, given))
+                return kind.call(model, tensors | kind.oracle(case).further_inputs(model, tensors))
         except Exception:  # whatever a library raises where it cannot be what it is told to be
             return None
 
@@ -77,17 +77,17 @@ def taken(folder: Path) -> dict[str, Any]:
     class_name = written.get("_class_name") or written["architectures"][0]
     config_class = get(class_name).config_class
     read = {field.name for field in dataclasses.fields(config_class)}
-    found = {}
+    changes = {}
     for key, value in (library_defaults(class_name) | written).items():
         changed = other(value)
         if key in read or key in _HANDED_OVER or changed is None:
             continue
         try:
             config_class.from_dict(written | {key: changed})
-            found[key] = changed
+            changes[key] = changed
         except UserError:
             continue
-    return found
+    return changes
 
 
 def other(value: Any) -> Any:

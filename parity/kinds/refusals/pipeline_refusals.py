@@ -51,23 +51,23 @@ class PipelineRefusals(HostKind):
 
     def look(self, case: Case, seed: int) -> dict[str, Any]:
         root = self.store.folder(case.model, seed)
-        own = PIPELINES[case.model].request
+        request = PIPELINES[case.model].request
         options = case.layout.options("fp32")
         accepted = []
         wrong = [(name, key, value, (key, str(value))) for name, keys in REQUESTS.items() for key, value in keys]
         wrong += [("as its class has it", *each) for each in self._of_its_class(case, seed)]
         for name, key, value, named in wrong:
-            ask = partial(_generate, root, own, options, key, value)
+            ask = partial(_generate, root, request, options, key, value)
             if not is_refused(ask, *named):
                 accepted.append(f"{name}: {key} {value!r}")
         for name, (spoil, named) in FOLDERS.items():
             with _spoiled(root, spoil) as folder:
-                if folder and not is_refused(lambda at=folder: generate_images(at, own, options=options), named):
+                if folder and not is_refused(lambda at=folder: generate_images(at, request, options=options), named):
                     accepted.append(name)
         with _spoiled(root, _circle) as folder:
             if folder and not is_refused(lambda: is_pipeline(folder), "cannot be read"):
                 accepted.append("a model_index.json that leads to itself")
-        code_ran = _runs_code(root, lambda folder: generate_images(folder, own, options=options))
+        code_ran = _runs_code(root, lambda folder: generate_images(folder, request, options=options))
         reads = _reads_weights(root, Device(options))
         return {"complaints": {"accepted": accepted}, "weights_read": reads, "code_ran": code_ran}
 
@@ -84,13 +84,13 @@ class PipelineRefusals(HostKind):
         return sides if longest is None else [*sides, ("max_text", longest + 1, ("max_text",))]
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        found = {name: int(result.value[name]) for name in ("weights_read", "code_ran")}
-        return super().measure(case, seed, result) | found
+        metrics = {name: int(result.value[name]) for name in ("weights_read", "code_ran")}
+        return super().measure(case, seed, result) | metrics
 
 
-def _generate(root: Path, own: PipelineRequest, options: RunOptions, key: str, value: Any) -> None:
+def _generate(root: Path, request: PipelineRequest, options: RunOptions, key: str, value: Any) -> None:
     """Ask a pipeline what its own cases ask it, but for one thing."""
-    generate_images(root, replace(own, **{key: value}), options=options)
+    generate_images(root, replace(request, **{key: value}), options=options)
 
 
 @contextmanager
@@ -117,8 +117,8 @@ def _runs_code(root: Path, generate: Callable[[Path], Any]) -> bool:
     def with_code(folder: Path) -> None:
         mark = str(folder / "ran")
         (folder / "tokenizer" / "own.py").write_text(f"import pathlib\npathlib.Path({mark!r}).touch()\n")
-        own = {"auto_map": {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]}, "tokenizer_class": "Tokenizer"}
-        _with("tokenizer/tokenizer_config.json", **own)(folder)
+        config = {"auto_map": {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]}, "tokenizer_class": "Tokenizer"}
+        _with("tokenizer/tokenizer_config.json", **config)(folder)
 
     with _spoiled(root, with_code) as folder:
         assert folder is not None
@@ -214,11 +214,11 @@ def _wider_transformer(*keys: str) -> Spoil:
     """Make the transformer take rows of four numbers more, its weights with it."""
 
     def spoil(folder: Path) -> Any:
-        found = False
+        changed = False
         for part in ("transformer", "transformer_2"):
             written = json.loads((folder / part / "config.json").read_text()) if (folder / part).is_dir() else {}
             for key in keys & written.keys():
-                found = True
+                changed = True
                 before = written[key]
                 inputs = _INPUTS[key]
                 _with(f"{part}/config.json", **{key: before + 4})(folder)
@@ -227,7 +227,7 @@ def _wider_transformer(*keys: str) -> Spoil:
                     f"{part}/*.safetensors",
                     lambda name, x, n=before, names=inputs: _wider(x, n) if name in names else x,
                 )
-        return found
+        return changed
 
     return spoil
 

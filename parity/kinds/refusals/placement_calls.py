@@ -84,20 +84,20 @@ _PROMPT = 3
 def program(device: Device) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Make every call; by name, those ``accepted``, wrong but not refused before anything was sent, and those that
     ``failed`` though right."""
-    found: dict[str, Any] = {"accepted": [], "failed": [], "calls": 0}
+    report: dict[str, Any] = {"accepted": [], "failed": [], "calls": 0}
     for calls in (features, norms, heads, parts, tokens, joint, rings, exchanges, pictures, numbers, rows, dtypes):
         for call in calls(device):
             sent = sum(device.trace.sent.values())
             error = _error(call.make)
-            found["calls"] += 1
+            report["calls"] += 1
             sentence = f"{call.name}: {type(error).__name__} {error}"
             if call.wrong is None:
-                found["failed"] += [] if error is None else [sentence]
+                report["failed"] += [] if error is None else [sentence]
                 continue
             refused = isinstance(error, PlacementError | UserError | ValueError) and str(error).startswith(call.wrong)
             if not refused or sent != sum(device.trace.sent.values()):
-                found["accepted"].append(sentence)
-    return found, {}
+                report["accepted"].append(sentence)
+    return report, {}
 
 
 def _error(call: Callable[[], Any]) -> Exception | None:
@@ -123,8 +123,8 @@ def spoiled(
             for placement in wrong:
                 if x.placement(group) != placement:
                     other = x.with_local(x.local, **{group: placement})
-                    given = (*tensors[:at], other, *tensors[at + 1 :])
-                    yield Call(f"{op}: tensor {at} {group}={placement}", partial(call, *given), wrong=op)
+                    arguments = (*tensors[:at], other, *tensors[at + 1 :])
+                    yield Call(f"{op}: tensor {at} {group}={placement}", partial(call, *arguments), wrong=op)
 
 
 def laid_out(device: Device, *shape: int, **dims: int) -> MeshTensor:
@@ -238,9 +238,9 @@ def joint(device: Device) -> Calls:
     split = [laid_out(device, *of_heads, cut_prompt.local_n, _E, tp=1, sp=2)] * 3
 
     def attend(*qkv: MeshTensor, prompt_tokens: TokenShards | None = None) -> None:
-        found = joint_attention(device, qkv[:3], qkv[3:] or None, tokens=cut, prompt_tokens=prompt_tokens)
-        check(found[2] is None, "log-sum-exps were moved that nobody asked for")
-        for queries, out in zip(qkv[::3], found, strict=False):
+        answers = joint_attention(device, qkv[:3], qkv[3:] or None, tokens=cut, prompt_tokens=prompt_tokens)
+        check(answers[2] is None, "log-sum-exps were moved that nobody asked for")
+        for queries, out in zip(qkv[::3], answers, strict=False):
             same = all(out.placement(group) == queries.placement(group) for group in over)
             check(same and out.shape == queries.shape, f"{queries} was answered by {out}")
 
@@ -304,7 +304,7 @@ def pictures(device: Device) -> Calls:
     def gathers(call: Callable[[], Any]) -> list[str]:
         before = len(device.collectives)
         call()
-        return [found["group"] for found in device.collectives[before:]]
+        return [collective["group"] for collective in device.collectives[before:]]
 
     def there_and_back() -> None:
         mine = cut_image(device, whole, cut)
@@ -312,8 +312,8 @@ def pictures(device: Device) -> Calls:
         check(torch.equal(gather_image(device, mine, cut), whole), "a picture that was cut is another one")
 
     def normed() -> None:
-        found = gathers(lambda: norm(cut_image(device, whole, cut), cut))
-        check(found == [group.name for group in (tp, sp) if group.size > 1], f"gathered over {found}")
+        groups = gathers(lambda: norm(cut_image(device, whole, cut), cut))
+        check(groups == [group.name for group in (tp, sp) if group.size > 1], f"gathered over {groups}")
 
     yield Call("a picture cut and gathered", there_and_back)
     yield Call("a norm of a picture", normed)
@@ -337,8 +337,8 @@ def numbers(device: Device) -> Calls:
             x = torch.empty(length)
             whole = max(most // 4, 1)
             wanted = [min(whole, len(x) - start) for start in range(0, len(x), whole)]
-            found = [len(piece) for piece in split_chunks(x, most)]
-            check(found == wanted and CHUNK_BYTES == 2**20, f"pieces of {found}")
+            lengths = [len(piece) for piece in split_chunks(x, most)]
+            check(lengths == wanted and CHUNK_BYTES == 2**20, f"pieces of {lengths}")
 
         yield Call(f"{length} numbers in pieces of {most} bytes", pieces)
     for by in (0, 1, 2, 3):
@@ -401,18 +401,18 @@ def dtypes(device: Device) -> Calls:
     ids = torch.arange(2.0 * TILE).view(TILE, 2)
 
     def tables() -> None:
-        found = Sequences.of(device, axes, ids, ids)
-        held = {x.dtype for x in (*found.rotary, *found.prompt_rotary)}
-        check(held == {torch.float32}, f"tables of {held}")
+        sequences = Sequences.of(device, axes, ids, ids)
+        table_dtypes = {x.dtype for x in (*sequences.rotary, *sequences.prompt_rotary)}
+        check(table_dtypes == {torch.float32}, f"tables of {table_dtypes}")
 
     yield Call("rotary tables of Flux.1", tables)
     pair = torch.tensor([[1.0], [1.0078125]], dtype=torch.bfloat16)
     for dtype in (torch.float32, None):
 
         def guided(dtype: torch.dtype | None = dtype) -> None:
-            (found,), _ = denoise(*_one_step(device, pair, dtype))
+            (answer,), _ = denoise(*_one_step(device, pair, dtype))
             wanted = guide(pair.to(dtype or pair.dtype), 6.1)
-            check(found.dtype == wanted.dtype and torch.equal(found, wanted), f"{found}, not {wanted}")
+            check(answer.dtype == wanted.dtype and torch.equal(answer, wanted), f"{answer}, not {wanted}")
 
         yield Call(f"guidance in {dtype}", guided)
 

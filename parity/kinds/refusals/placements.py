@@ -29,10 +29,10 @@ class Placements(CpuKind):
         return launch.execute("parity.kinds.refusals.placement_calls:program", options, {})
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
-        return {name: len(found) for name, found in self._of_all_ranks(result).items()}
+        return {name: len(sentences) for name, sentences in self._of_all_ranks(result).items()}
 
     def extra(self, result: Result) -> dict[str, Any]:
-        return {name: found for name, found in self._of_all_ranks(result).items() if found}
+        return {name: sentences for name, sentences in self._of_all_ranks(result).items() if sentences}
 
     @staticmethod
     def _of_all_ranks(result: Result) -> dict[str, list[str]]:

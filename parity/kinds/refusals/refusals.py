@@ -59,15 +59,15 @@ class Refusals(HostKind):
     def _refused(folder: Path, inputs: Tensors, spoil: Spoil, run: Callable[..., Any]) -> bool:
         (file,) = folder.glob("*.safetensors")
         weights = load_file(file)
-        given = {name: x.clone() for name, x in inputs.items()}
+        tensors = {name: x.clone() for name, x in inputs.items()}
         config = json.loads((folder / "config.json").read_text())
-        if (named := spoil(weights, given, config)) is None:
+        if (named := spoil(weights, tensors, config)) is None:
             return True
         with scratch.Folder("refusals") as into:
             (Path(into) / "config.json").write_text(json.dumps(config))
             save_file(weights, Path(into) / file.name, metadata={"format": "pt"})
             try:
-                run(into, inputs=given)
+                run(into, inputs=tensors)
             except UserError as error:
                 return named in str(error) and (spoil in ON_RANKS or not _from_ranks(error))
         return False

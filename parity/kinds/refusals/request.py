@@ -71,11 +71,11 @@ class Requests(HostKind):
 
     def look(self, case: Case, seed: int) -> dict[str, Any]:
         folder = self.store.folder(case.model, seed)
-        found = {}
+        facts = {}
         for name, way in WAYS.items():
             with _lacking(folder, way.lacking) as root:
-                found[name] = ours(root, asked(case.model, way))
-        return found
+                facts[name] = ours(root, asked(case.model, way))
+        return facts
 
     def measure(self, case: Case, seed: int, result: Result) -> Metrics:
         folder = self.store.folder(case.model, seed)
@@ -87,19 +87,19 @@ class Requests(HostKind):
                 with quietly():
                     asker = load_pipeline(case.model, root, models_of=pipe) if way.lacking else pipe
                 right = theirs(asker, root, asked(case.model, way))
-            found = result.value[name]
-            unlike += [f"{name}: {key}" for key in right.keys() | found.keys() if not _same(right, found, key)]
+            facts = result.value[name]
+            unlike += [f"{name}: {key}" for key in right.keys() | facts.keys() if not _same(right, facts, key)]
         result.value["complaints"] = {"unlike": sorted(unlike)}
         return {"unlike_diffusers": len(unlike)}
 
 
 def asked(name: str, way: Way) -> PipelineRequest:
     """Return the request of a pipeline's own cases, changed."""
-    own = replace(PIPELINES[name].request, steps=STEPS)
+    request = replace(PIPELINES[name].request, steps=STEPS)
     changes = dict(way.changes)
-    if not own.negative_prompt:
+    if not request.negative_prompt:
         changes.pop("negative_prompt", None)
-    return replace(own, **changes)
+    return replace(request, **changes)
 
 
 @contextmanager
@@ -161,9 +161,9 @@ class _Seen:
     forwards: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def encoder(self, name: str) -> Any:
-        def see(module: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-            self.ids.setdefault(name, []).append(args[0] if args else given["input_ids"])
-            mask = args[1] if len(args) > 1 else given.get("attention_mask")
+        def see(module: nn.Module, args: tuple[Any, ...], more: dict[str, Any]) -> None:
+            self.ids.setdefault(name, []).append(args[0] if args else more["input_ids"])
+            mask = args[1] if len(args) > 1 else more.get("attention_mask")
             self.masks += [] if mask is None else [mask]
 
         return see
@@ -171,8 +171,8 @@ class _Seen:
     def transformer(self, name: str, module: nn.Module) -> Any:
         known = inspect.signature(type(module).forward)
 
-        def zeros(*args: Any, **given: Any) -> tuple[Tensor]:
-            self.forwards.append((name, dict(known.bind(module, *args, **given).arguments)))
+        def zeros(*args: Any, **more: Any) -> tuple[Tensor]:
+            self.forwards.append((name, dict(known.bind(module, *args, **more).arguments)))
             return (torch.zeros_like(self.forwards[-1][1]["hidden_states"]),)
 
         return zeros
@@ -181,14 +181,14 @@ class _Seen:
 def theirs(pipe: Any, root: Path, request: PipelineRequest) -> Facts:
     """Return what diffusers makes of a request."""
     seen = _Seen()
-    given = {}
-    with quietly(), ExitStack() as held:
+    facts = {}
+    with quietly(), ExitStack() as hooks:
         for part, module in pipe.components.items():
             if part.startswith("text_encoder") and module is not None:
-                held.enter_context(module.register_forward_pre_hook(seen.encoder(part), with_kwargs=True))
+                hooks.enter_context(module.register_forward_pre_hook(seen.encoder(part), with_kwargs=True))
             elif part.startswith("transformer") and module is not None:
                 module.forward = seen.transformer(part, module)
-        pipe.vae.decode = _keep(pipe, given)
+        pipe.vae.decode = _keep(pipe, facts)
         try:
             pipe(request.prompt, output_type="np", **arguments_of(request))
         except _Enough:
@@ -206,9 +206,9 @@ def theirs(pipe: Any, root: Path, request: PipelineRequest) -> Facts:
         "times": torch.stack([calls[0][1]["timestep"][0].float() for calls in steps]),
         "experts": [calls[0][0] for calls in steps],
         "rows": rows,
-        "picture": given["picture"],
+        "picture": facts["picture"],
         "pipelines": [os.path.isfile(folder / type(pipe).config_name) for folder in _folders(root)],
-        "bytes": _bytes(first["hidden_states"][:1], given["picture"], rows),
+        "bytes": _bytes(first["hidden_states"][:1], facts["picture"], rows),
     }
 
 
@@ -216,13 +216,13 @@ class _Enough(Exception):
     """The decoder has been called: nothing that follows is looked at."""
 
 
-def _keep(pipe: Any, given: Facts) -> Any:
+def _keep(pipe: Any, facts: Facts) -> Any:
     """Make what stands for the decoder: it keeps the shape of its picture and ends the run."""
     frames, rows = ratios(pipe)
 
     def decode(z: Tensor, *args: Any, **more: Any) -> Any:
         latent = z.shape[2:] if z.ndim == 5 else (1, *z.shape[2:])
-        given["picture"] = ((latent[0] - 1) * frames + 1, latent[1] * rows, latent[2] * rows)
+        facts["picture"] = ((latent[0] - 1) * frames + 1, latent[1] * rows, latent[2] * rows)
         raise _Enough
 
     return decode
@@ -230,17 +230,17 @@ def _keep(pipe: Any, given: Facts) -> Any:
 
 def _steps(seen: _Seen) -> list[list[tuple[str, dict[str, Any]]]]:
     """Return the forwards of every step: pipelines call a transformer once, or once for every prompt."""
-    found: list[list[tuple[str, dict[str, Any]]]] = []
+    steps: list[list[tuple[str, dict[str, Any]]]] = []
     for call in seen.forwards:
-        if not found or not torch.equal(found[-1][0][1]["timestep"][0], call[1]["timestep"][0]):
-            found.append([])
-        found[-1].append(call)
-    return found
+        if not steps or not torch.equal(steps[-1][0][1]["timestep"][0], call[1]["timestep"][0]):
+            steps.append([])
+        steps[-1].append(call)
+    return steps
 
 
-def _same(right: Facts, found: Facts, key: str) -> bool:
+def _same(right: Facts, facts: Facts, key: str) -> bool:
     a = right.get(key)
-    b = found.get(key)
+    b = facts.get(key)
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(_equal, a, b))
     return _equal(a, b)

@@ -65,6 +65,6 @@ class TTNNBlock(TTNNKind):
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
         shards = token_shards(case.layout, case.shape.n, case.shape.n)
-        found, streams = compare(self.inputs(case, seed), outcome.tensors, reference.tensors, shards)
+        metrics, streams = compare(self.inputs(case, seed), outcome.tensors, reference.tensors, shards)
         counted, extra = compare_communication(outcome, reference)
-        return found | counted, {"streams": streams} | extra
+        return metrics | counted, {"streams": streams} | extra

@@ -63,77 +63,84 @@ def wrong(call: Seen, where: Where) -> list[str]:
     """
     if "inputs" not in call:
         return [f"{call['op']}: {sentence}" for sentence in _choice(call)]
-    found = [*_arithmetic(call), *_dtypes(call), *_collective(call, where)]
+    sentences = [*_arithmetic(call), *_dtypes(call), *_collective(call, where)]
     if "matmul" in call:
-        found += [*_matmul(call, where), *_hidden(call)]
+        sentences += [*_matmul(call, where), *_hidden(call)]
     if "conv" in call:
-        found += _convolution(call, where)
+        sentences += _convolution(call, where)
     if "attention" in call["op"]:
-        found += _attention(call, where)
-    return [f"{call['op']} on {[shape for shape, *_ in call['inputs']]}: {sentence}" for sentence in found]
+        sentences += _attention(call, where)
+    return [f"{call['op']} on {[shape for shape, *_ in call['inputs']]}: {sentence}" for sentence in sentences]
 
 
 def _arithmetic(call: Seen) -> list[str]:
     """Check fidelity, and what sums are kept in."""
     op = call["op"].rpartition(".")[2]
-    given = call.get("compute", {})
+    settings = call.get("compute", {})
     if "norm" in op:
         wanted: dict[str, Any] = NORM
     elif "attention" in op:
         wanted = ATTENTION
     elif op == "matmul":  # sums of statistics and of masks, which norms ask for, and products of small tables
-        wanted = {"fp32": True} if given else {}
+        wanted = {"fp32": True} if settings else {}
     elif op == "linear" or "minimal_matmul" in op:
         wanted = NORM if call["inputs"][0][2] == "FLOAT32" else LINEAR  # two passes keep too few digits of fp32
     else:
         wanted = {}
-    return [f"{name} is {given.get(name)}, not {value}" for name, value in wanted.items() if given.get(name) != value]
+    return [
+        f"{name} is {settings.get(name)}, not {value}" for name, value in wanted.items() if settings.get(name) != value
+    ]
 
 
 def _dtypes(call: Seen) -> list[str]:
     """Check that fp32 results are not made of what was rounded, and that a concatenation joins several tensors."""
     op = call["op"].rpartition(".")[2]
     dtypes = [dtype for *_, dtype, _ in call["inputs"]]
-    found = list[str]()
+    sentences = list[str]()
     wide = any(dtype == "FLOAT32" for *_, dtype, _ in call["outputs"])
     if call.get("squares"):
-        found += [] if wide else ["a square, whose mean less that of its root leaves little, is rounded"]
+        sentences += [] if wide else ["a square, whose mean less that of its root leaves little, is rounded"]
     elif wide and op in ("add", "subtract", "multiply") and "FLOAT32" not in dtypes:
-        found.append("a result is fp32, and both of what it is made of were rounded")
+        sentences.append("a result is fp32, and both of what it is made of were rounded")
     if op in ("add", "subtract", "multiply") and len(set(dtypes)) > 1 and "dtype" not in call["arguments"]:
-        found.append("it takes fp32 and what was rounded, and is not told which the result is")
+        sentences.append("it takes fp32 and what was rounded, and is not told which the result is")
     if op == "matmul" and dtypes[:2] == ["FLOAT32", "BFLOAT16"]:
-        found.append("statistics in fp32 are multiplied with bf16")
+        sentences.append("statistics in fp32 are multiplied with bf16")
     if op == "linear" and dtypes[:2] == ["BFLOAT16", "FLOAT32"]:
-        found.append("what weights in fp32 multiply was rounded")
+        sentences.append("what weights in fp32 multiply was rounded")
     if op == "concat" and len(dtypes) == 1:
-        found.append("it joins one tensor, which copies it for nothing")
-    return found
+        sentences.append("it joins one tensor, which copies it for nothing")
+    return sentences
 
 
 def _collective(call: Seen, where: Where) -> list[str]:
     """Check for every link of the axis, and for a ring where there is one: what has no ends, but for pictures."""
     axis = call["arguments"].get("cluster_axis")
-    given = call["arguments"]
-    if axis is None or "num_links" not in given:
+    arguments = call["arguments"]
+    if axis is None or "num_links" not in arguments:
         return []
-    found = []
-    if given["num_links"] != where.spec.links[axis]:
-        found.append(f"{given['num_links']} links, and the axis has {where.spec.links[axis]}")
+    sentences = []
+    if arguments["num_links"] != where.spec.links[axis]:
+        sentences.append(f"{arguments['num_links']} links, and the axis has {where.spec.links[axis]}")
     kind = "Ring" if where.is_ring(axis) else "Linear"
-    if given.get("topology") != kind:
-        found.append(f"it is {given.get('topology')}, and the axis {kind}")
-    if "intermediate_memory_config" in given:  # partial sums, of both directions of a line
+    if arguments.get("topology") != kind:
+        sentences.append(f"it is {arguments.get('topology')}, and the axis {kind}")
+    if "intermediate_memory_config" in arguments:  # partial sums, of both directions of a line
         _, padded, dtype, _ = call["inputs"][0]
         both = 2 * math.prod(padded) * (4 if dtype == "FLOAT32" else 2)
         wanted = "L1" if both <= SCRATCH_BYTES * math.prod(where.grid) else "DRAM"
-        if given["intermediate_memory_config"] != wanted:
-            found.append(f"{both} bytes of partial sums lie in {given['intermediate_memory_config']}, not in {wanted}")
-    if "num_workers_per_link" in given:
-        found += _mux(
-            where.grid[0], given["num_links"], given["num_workers_per_link"], given["num_buffers_per_channel"]
+        if arguments["intermediate_memory_config"] != wanted:
+            sentences.append(
+                f"{both} bytes of partial sums lie in {arguments['intermediate_memory_config']}, not in {wanted}"
+            )
+    if "num_workers_per_link" in arguments:
+        sentences += _mux(
+            where.grid[0],
+            arguments["num_links"],
+            arguments["num_workers_per_link"],
+            arguments["num_buffers_per_channel"],
         )
-    return found
+    return sentences
 
 
 def _choice(seen: Seen) -> list[str]:
@@ -152,15 +159,15 @@ def _mux(columns: int, links: int, workers: int, buffers: int) -> list[str]:
     right = [n for n in range(1, columns + 1) if math.ceil(columns / n) == links]
     if not right and not workers:
         return []
-    found: list[str] = []
+    sentences: list[str] = []
     if workers not in right:
-        found.append(f"{workers} workers a link leave links of {columns} columns without one")
+        sentences.append(f"{workers} workers a link leave links of {columns} columns without one")
     elif workers > min(right):
-        found.append(f"{workers} workers share a link, where {min(right)} would do")
+        sentences.append(f"{workers} workers share a link, where {min(right)} would do")
     room = [n for n in range(ENOUGH_PACKETS + 1) if n * workers * PACKET_BYTES <= MUX_BYTES]
     if buffers != max(room):
-        found.append(f"{buffers} packets a channel, and {max(room)} fit")
-    return found
+        sentences.append(f"{buffers} packets a channel, and {max(room)} fit")
+    return sentences
 
 
 def _lies(what: Seen) -> list[str]:
@@ -175,16 +182,16 @@ def _convolution(call: Seen, where: Where) -> list[str]:
     video = call["inputs"][0][0]
     block = call["conv"]
     taps = math.prod(call["arguments"]["kernel_size"])
-    found = [] if tuple(block["grid"]) == where.grid else [f"cores {block['grid']}, not {list(where.grid)}"]
+    sentences = [] if tuple(block["grid"]) == where.grid else [f"cores {block['grid']}, not {list(where.grid)}"]
     outs = [n for n in _tiles_of(call["arguments"]["output_channels"]) if n <= SUM_CHANNELS or n % SUM_CHANNELS == 0]
     fitting = [pair for pair in product(_tiles_of(video[4]), outs) if _conv_bytes(*pair, taps) <= CONV_BYTES]
     best = max(fitting, key=lambda pair: (math.prod(pair), pair[0]), default=(TILE, TILE))
     if (block["c_in"], block["c_out"]) != best:
-        found.append(f"blocks of {block['c_in']} and {block['c_out']} channels, not {best}")
+        sentences.append(f"blocks of {block['c_in']} and {block['c_out']} channels, not {best}")
     sides = [min(CONV_SIDE, n) for n in video[2:4]]
     if [block["h"], block["w"]] != sides:
-        found.append(f"blocks of {block['h']} x {block['w']} pixels, not {sides}")
-    return found
+        sentences.append(f"blocks of {block['h']} x {block['w']} pixels, not {sides}")
+    return sentences
 
 
 def _tiles_of(channels: int) -> list[int]:
@@ -205,27 +212,27 @@ def _matmul(call: Seen, where: Where) -> list[str]:
     (_, x, *_), (_, w, *_) = call["inputs"][:2]
     batch_rows = math.prod(x[:-1])
     grid = (where.grid[0], where.grid[1] - 1) if gathers else where.grid
-    found = [] if tuple(block["grid"]) == grid else [f"cores {block['grid']}, not {list(grid)}"]
+    sentences = [] if tuple(block["grid"]) == grid else [f"cores {block['grid']}, not {list(grid)}"]
     by_rows = gathers or batch_rows > w[-1]
     along_m, along_n = grid if by_rows else grid[::-1]
     for name, size, cores in (("m", batch_rows, along_m), ("n", w[-1], along_n)):
         tiles = math.ceil(size / TILE / cores)
         best = min(range(1, LARGEST_BLOCK + 1), key=lambda b, t=tiles: (math.ceil(t / b), math.ceil(t / b) * b))
         if block[name] != best:
-            found.append(f"block {name} of {block[name]} tiles, where {best} would do for {tiles}")
+            sentences.append(f"block {name} of {block[name]} tiles, where {best} would do for {tiles}")
     share = call["inputs"][0][0][-1] if gathers else w[-2]
     tiles = math.ceil(share / TILE)
     ring = call["arguments"].get("topology") == "Ring"
     if ring and tiles % block["k"]:
-        found.append(f"block k of {block['k']} tiles does not divide a ring's share of {tiles}")
+        sentences.append(f"block k of {block['k']} tiles does not divide a ring's share of {tiles}")
     if block["k"] != min(_k_blocks(tiles, ring), key=lambda k: (_cost(tiles, k), -k)):
-        found.append(f"block k of {block['k']} tiles is not the best for {tiles}")
+        sentences.append(f"block k of {block['k']} tiles is not the best for {tiles}")
     h = block["h"]
     w_ = block["w"]
     areas = [(a * b, -abs(a - b)) for a, b in product(range(1, SUBBLOCK + 1), repeat=2) if _divide(block, a, b)]
     if not _divide(block, h, w_) or (h * w_, -abs(h - w_)) != max(area for area in areas if area[0] <= SUBBLOCK):
-        found.append(f"a part of {h} x {w_} tiles is not the largest and squarest for {block['m']} x {block['n']}")
-    return found
+        sentences.append(f"a part of {h} x {w_} tiles is not the largest and squarest for {block['m']} x {block['n']}")
+    return sentences
 
 
 def _divide(block: dict[str, int], h: int, w: int) -> bool:
@@ -253,16 +260,16 @@ def _hidden(call: Seen) -> list[str]:
 
 def _attention(call: Seen, where: Where) -> list[str]:
     """Check chunks: as long as tt_dit's, but not longer than the rows; in one piece, the largest that divide them."""
-    given = call.get("sdpa")
+    config = call.get("sdpa")
     ring = "ring" in call["op"]
-    if given is None:
+    if config is None:
         return []
     (q, *_), (k, *_) = call["inputs"][:2]
     rows, keys = (-(-x[2] // TILE) * TILE for x in (q, k))
     grid = [where.grid[0], where.grid[1] - ring]
-    found = [] if given["grid"] == grid else [f"cores {given['grid']}, not {grid}"]
-    if given["approximate"]:
-        found.append("exp is approximated")
+    sentences = [] if config["grid"] == grid else [f"cores {config['grid']}, not {grid}"]
+    if config["approximate"]:
+        sentences.append("exp is approximated")
     if call["arguments"].get("output_concat_heads"):
         q_wanted = max(n for n in range(TILE, LOCAL_CHUNK + 1, TILE) if rows % n == 0)
         k_wanted = q_wanted
@@ -274,6 +281,6 @@ def _attention(call: Seen, where: Where) -> list[str]:
         usual = CHUNKS.get((where.spec.arch, where.sp, where.tp), USUAL_CHUNKS)
         q_wanted = min(usual[0], rows)
         k_wanted = min(usual[1], keys)
-    if (given["q"], given["k"]) != (q_wanted, k_wanted):
-        found.append(f"chunks of {given['q']} and {given['k']} rows, not {q_wanted} and {k_wanted}")
-    return found
+    if (config["q"], config["k"]) != (q_wanted, k_wanted):
+        sentences.append(f"chunks of {config['q']} and {config['k']} rows, not {q_wanted} and {k_wanted}")
+    return sentences

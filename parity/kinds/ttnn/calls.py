@@ -113,18 +113,21 @@ class GivenCalls(_Calls):
             shapes = {name: tuple(sizes[dim] for dim in dims) for name, dims in spec.inputs(model.config).items()}
         else:
             shapes = memory.input_shapes(model, shape.latent, case.layout.options("bf16"), shape.batch)
-        found: dict[str, Any] = {"model": model.name, "shapes": {name: list(sizes) for name, sizes in shapes.items()}}
+        arguments: dict[str, Any] = {
+            "model": model.name,
+            "shapes": {name: list(sizes) for name, sizes in shapes.items()},
+        }
         if name == "wan22_ti2v_5b":  # in an image to video, the first frame's tokens have a time step of their own
             tokens = math.prod(n // p for n, p in zip(shape.latent, model.config["patch_size"], strict=True))
-            found["again"] = {"timestep": [shape.batch, tokens]}
-        return found
+            arguments["again"] = {"timestep": [shape.batch, tokens]}
+        return arguments
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
         report = outcome.report
-        found = _wrong(case, outcome.report)
-        found += [f"a global semaphore begins with {n}, not with 0" for n in report["begins"] if n]
-        metrics = {"wrong": len(found), "idle_semaphores": report["idle"], "calls": len(report["calls"])}
-        return metrics, {"wrong": found}
+        sentences = _wrong(case, outcome.report)
+        sentences += [f"a global semaphore begins with {n}, not with 0" for n in report["begins"] if n]
+        metrics = {"wrong": len(sentences), "idle_semaphores": report["idle"], "calls": len(report["calls"])}
+        return metrics, {"wrong": sentences}
 
 
 class ChosenSizes(_Calls):
@@ -139,8 +142,8 @@ class ChosenSizes(_Calls):
     }
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
-        found = _wrong(case, outcome.report)
-        return {"wrong": len(found), "calls": len(outcome.report["calls"])}, {"wrong": found}
+        sentences = _wrong(case, outcome.report)
+        return {"wrong": len(sentences), "calls": len(outcome.report["calls"])}, {"wrong": sentences}
 
 
 def _wrong(case: Case, report: dict[str, Any]) -> list[str]:

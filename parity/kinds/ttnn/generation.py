@@ -100,15 +100,15 @@ class TTNNGeneration(TTNNKind):
         texts = outcome.report["texts"]
         oracle = oracle_of(self, case, seed)
         with one_thread():
-            found = self._compare_texts(case, seed, texts, reference)
-            found |= compare_states(outcome.tensors, oracle.states(self.prompts(case, seed)[0]))
-        found["mean_accepted"] = reference.mean_accepted
+            metrics = self._compare_texts(case, seed, texts, reference)
+            metrics |= compare_states(outcome.tensors, oracle.states(self.prompts(case, seed)[0]))
+        metrics["mean_accepted"] = reference.mean_accepted
         communication = decoding_differences(
             reference.collectives, outcome.collectives, logits_bytes(outcome.tensors["logits"], case.layout.config().tp)
         )
-        found["comm_unexplained"] = unexplained(communication)
-        found["comm_calls"] = len(reference.collectives)
-        return found, {"communication": communication, "collectives": outcome.collectives, "texts": texts}
+        metrics["comm_unexplained"] = unexplained(communication)
+        metrics["comm_calls"] = len(reference.collectives)
+        return metrics, {"communication": communication, "collectives": outcome.collectives, "texts": texts}
 
     def _clear_prompts(self, case: Case, seed: int) -> list[list[int]]:
         oracle = oracle_of(self, case, seed)
@@ -120,38 +120,38 @@ class TTNNGeneration(TTNNKind):
                 clear.append((len(set(expected.accepted)), prompt))
         if len(clear) < case.shape.prompts:
             raise RefsimError(f"only {len(clear)} of {CANDIDATES} prompts are clear; another --seed would work.")
-        clear.sort(key=lambda found: -found[0])
+        clear.sort(key=lambda pair: -pair[0])
         return [prompt for _, prompt in clear[: case.shape.prompts]]
 
     def _compare_texts(self, case: Case, seed: int, texts: list[dict[str, Any]], reference: TextResult) -> Metrics:
         oracle = oracle_of(self, case, seed)
         prompts = self.prompts(case, seed)
-        found: Metrics = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0}
+        metrics: Metrics = {"wrong_tokens": 0, "wrong_proposals": 0, "wrong_steps": 0, "wrong_rows": 0}
         judged = 0
         for prompt, ours, theirs in zip(prompts, texts, reference.texts, strict=True):
             expected = oracle.expect(prompt, case.shape.max_new_tokens)
             toss_up = TOSS_UP * largest_logit(oracle, prompt)
-            found["wrong_tokens"] += differences(ours["tokens"], theirs.tokens)
+            metrics["wrong_tokens"] += differences(ours["tokens"], theirs.tokens)
             accepted = [step["accepted"] for step in ours["steps"]]
-            found["wrong_steps"] += differences(accepted, [step.accepted for step in theirs.steps])
-            found["wrong_rows"] += wrong_rows(len(prompt), ours["steps"])
+            metrics["wrong_steps"] += differences(accepted, [step.accepted for step in theirs.steps])
+            metrics["wrong_rows"] += wrong_rows(len(prompt), ours["steps"])
             for step, other, margins in zip(ours["steps"], theirs.steps, expected.proposal_margins, strict=False):
                 pairs = zip(step["proposed"], other.proposed, margins, strict=True)
                 clear = [a == b for a, b, by in pairs if by >= toss_up]
-                found["wrong_proposals"] += clear.count(False)
+                metrics["wrong_proposals"] += clear.count(False)
                 judged += len(clear)
-        return found | {"judged_proposals": judged}
+        return metrics | {"judged_proposals": judged}
 
 
 def compare_states(tensors: dict[str, Tensor], states: dict[str, Tensor]) -> Metrics:
     """Compare hidden states and logits of the first prompt with transformers'."""
-    found: Metrics = {}
+    metrics: Metrics = {}
     for name, wanted in states.items():
         ours = tensors[name].float()
         ours, wanted = (ours[: len(wanted)], wanted) if name == "layers" else (ours[None], wanted[None])
-        found[f"{name}_one_minus_pcc"] = m.worst([m.one_minus_pcc(a, b) for a, b in zip(ours, wanted, strict=True)])
+        metrics[f"{name}_one_minus_pcc"] = m.worst([m.one_minus_pcc(a, b) for a, b in zip(ours, wanted, strict=True)])
     error = (tensors["logits"].float() - states["logits"]).abs().max() / states["logits"].abs().max()
-    return found | {"logits_max_error": float(error)}
+    return metrics | {"logits_max_error": float(error)}
 
 
 def logits_bytes(logits: Tensor, tp: int) -> int:

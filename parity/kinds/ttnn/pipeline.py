@@ -82,7 +82,7 @@ class TTNNPipeline(TTNNKind):
         lengths = [m.rel_rmse(a - noise, b - noise) for a, b in pairs]
         ours = outcome.report["experts"]
         theirs = reference.notes["experts"]
-        found = {
+        metrics = {
             "one_minus_pcc": m.worst(by_step),
             "change_one_minus_pcc": m.worst(changes),
             "change_rel_rmse": m.worst(lengths),
@@ -92,11 +92,11 @@ class TTNNPipeline(TTNNKind):
             "flat_picture": int(m.is_flat(reference.pixels)),
             "non_finite": m.non_finite(steps),
         }
-        kept = ("experts", "seconds", "dram_left", "dram_of_experts")
-        return found, {
+        notes = ("experts", "seconds", "dram_left", "dram_of_experts")
+        return metrics, {
             "steps": by_step,
             "changes": changes,
             "lengths": lengths,
             "collectives": outcome.collectives,
-            **{name: outcome.report[name] for name in kept},
+            **{name: outcome.report[name] for name in notes},
         }

@@ -52,9 +52,9 @@ class TTNNTextEncoder(TTNNKind):
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
         config = case.layout.config()
         causal = "attention_mask" not in self.inputs(case, seed)  # nobody sees padding that comes later
-        found, results = compare(outcome.tensors, reference.tensors, config.tp, causal=causal)
+        metrics, results = compare(outcome.tensors, reference.tensors, config.tp, causal=causal)
         counted, extra = compare_communication(outcome, reference, config.cfg)
-        return found | counted, {"results": results} | extra
+        return metrics | counted, {"results": results} | extra
 
 
 def compare(
@@ -70,11 +70,11 @@ def compare(
     results = {}
     for name, theirs in ref.items():
         a, b = (x.float().unsqueeze(1) if x.ndim == 2 else x.float() for x in (ours[name], theirs))
-        found = m.compare(a, b, [(0, b.shape[1])])
-        lanes = feature_shards(b.shape[2], tp)
-        found["mean_token_rmse"] = mean_token_rmse(a, b) if causal and b.shape[1] >= _TOKENS else None
-        found["one_minus_pcc_shard"] = m.worst_shard(a.transpose(1, 2), b.transpose(1, 2), lanes)
-        results[name] = found
+        metrics = m.compare(a, b, [(0, b.shape[1])])
+        shards = feature_shards(b.shape[2], tp)
+        metrics["mean_token_rmse"] = mean_token_rmse(a, b) if causal and b.shape[1] >= _TOKENS else None
+        metrics["one_minus_pcc_shard"] = m.worst_shard(a.transpose(1, 2), b.transpose(1, 2), shards)
+        results[name] = metrics
     return m.worst_of(results.values()), results
 
 

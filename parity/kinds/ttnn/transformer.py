@@ -50,11 +50,11 @@ class TTNNTransformer(TTNNKind):
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
         ours = outcome.tensors
         ref = reference.tensors
-        found = compare_samples(case, ours["sample"].float(), ref["sample"].float())
+        metrics = compare_samples(case, ours["sample"].float(), ref["sample"].float())
         if case.guidance is not None:
-            found["guided_one_minus_pcc"] = m.one_minus_pcc(ours["guided"].float(), ref["guided"].float())
+            metrics["guided_one_minus_pcc"] = m.one_minus_pcc(ours["guided"].float(), ref["guided"].float())
         counted, extra = compare_communication(outcome, reference, case.layout.config().cfg)
-        return found | counted, extra
+        return metrics | counted, extra
 
 
 def compare_communication(
@@ -65,5 +65,5 @@ def compare_communication(
     ``more``: what else :func:`parity.measure.comm.differences` takes.
     """
     group = outcome.collectives[: len(outcome.collectives) // groups]
-    found = differences(reference.collectives, group, **more)
-    return {"comm_unexplained": unexplained(found)}, {"communication": found, "collectives": group}
+    entries = differences(reference.collectives, group, **more)
+    return {"comm_unexplained": unexplained(entries)}, {"communication": entries, "collectives": group}

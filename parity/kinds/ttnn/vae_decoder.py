@@ -45,10 +45,10 @@ class TTNNVAEDecoder(TTNNKind):
         rows, columns = cuts(case)
         ours = outcome.tensors["sample"].float()
         ref = reference.tensors["sample"].float()
-        found = compare_frames(ours, ref, case.shape.latent, (rows, columns))
+        metrics = compare_frames(ours, ref, case.shape.latent, (rows, columns))
         results = self._passes(case) * ((rows > 1) + (columns > 1)) + (cfg > 1)
         counted, extra = compare_communication(outcome, reference, cfg, results=results)
-        return found | counted, extra
+        return metrics | counted, extra
 
     @staticmethod
     def _passes(case: Case) -> int:

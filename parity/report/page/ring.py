@@ -59,15 +59,15 @@ def bars(trace: list[Data], hazards: list[Data]) -> Data:
     """
     events = [event for event in trace if event["collective"] == "ring_attention"]
     first = min((event["start"] for event in events), default=0.0)
-    found = []
+    drawn = []
     for event in sorted(events, key=lambda event: (event["rank"], event["start"])):
         slot = _SLOT.search(event["buffer"])
         bar = {key: event[key] for key in ("rank", "step", "buffer", "bytes", "peer")}
         bar |= {key: (event[key] - first) * 1e3 for key in ("start", "end")}
         bar |= {"lane": _lane(event), "slot": "AB"[int(slot[1])] if slot else ""}
-        found.append(bar | {"hazards": [i for i, hazard in enumerate(hazards) if _is_of(event, hazard)]})
+        drawn.append(bar | {"hazards": [i for i, hazard in enumerate(hazards) if _is_of(event, hazard)]})
     ranks = sorted({event["rank"] for event in events})
-    return {"ranks": ranks, "bars": found, "hazards": [{k: h[k] for k in ("kind", "sentence")} for h in hazards]}
+    return {"ranks": ranks, "bars": drawn, "hazards": [{k: h[k] for k in ("kind", "sentence")} for h in hazards]}
 
 
 def _lane(event: Data) -> str:

@@ -28,16 +28,16 @@ def read(folders: Sequence[Path]) -> Rows:
     Raises:
         UserError: a folder is not there or holds no results.
     """
-    found: Rows = {kind: [] for kind in _MAKE}
+    rows: Rows = {kind: [] for kind in _MAKE}
     for folder in folders:
         for kind, records in read_records(folder).items():
             if kind in _MAKE:
                 for record in records:
                     source = (folder / record["source"]).as_posix()
-                    found[kind] += [{**row, "source": source} for row in _MAKE[kind](record)]
-    for row in found["parity"]:
+                    rows[kind] += [{**row, "source": source} for row in _MAKE[kind](record)]
+    for row in rows["parity"]:
         row["trace"] = _trace(row)
-    return found
+    return rows
 
 
 def _trace(row: Row) -> Row | None:

@@ -54,7 +54,7 @@ def collect(
     folders: Sequence[Path], *, history: Path | None = None, only_records: bool, progress: Progress
 ) -> dict[str, Any]:
     """Return what the page shows: ``made``, ``commands`` by kind, ``records``, ``trends``, ``figures``, ``rings``."""
-    found: dict[str, Any] = {
+    data: dict[str, Any] = {
         "made": {"version": refsim.__version__, "when": datetime.now(timezone.utc).isoformat(timespec="seconds")},
         "commands": {kind: command for kind, (_, command) in KINDS.items()},
         "records": rows.read(folders),
@@ -64,9 +64,9 @@ def collect(
     }
     if not only_records:
         progress("a small ring attention")
-        found["rings"] = ring.runs()
-        found["figures"] = [asdict(run) | {"inside": run.inside} for run in ranking.runs(progress)]
-    return found
+        data["rings"] = ring.runs()
+        data["figures"] = [asdict(run) | {"inside": run.inside} for run in ranking.runs(progress)]
+    return data
 
 
 def page(data: dict[str, Any]) -> str:

@@ -6,13 +6,13 @@ import pytest
 
 from parity.faults.run import FAULTS, corpus, run
 from parity.policies import Fabric, program, prove
-from parity.report.public_bugs import BUGS, found, markdown
+from parity.report.public_bugs import BUGS, markdown, replayed
 from tests.refsim.runtime.test_hazards import FOUND
 
 DOC = Path(__file__).resolve().parents[3] / "docs" / "public_bugs.md"
 
 
-@pytest.mark.parametrize("bug", found(), ids=lambda bug: bug.thread)
+@pytest.mark.parametrize("bug", replayed(), ids=lambda bug: bug.thread)
 def test_a_replay_shows_its_bug(bug):
     """Faults are run by their own session, which fails for one that nothing catches; here they have to be in it."""
     if bug.kind == "policy":
@@ -26,7 +26,7 @@ def test_a_replay_shows_its_bug(bug):
 
 def test_the_page_says_what_catches_a_fault():
     """Of the faults of refsim; those of the TTNN programs need ttnn, and run in a session of their own."""
-    notes = {bug.replay: bug.note for bug in found() if bug.kind == "fault" and bug.replay in corpus("cpu")}
+    notes = {bug.replay: bug.note for bug in replayed() if bug.kind == "fault" and bug.replay in corpus("cpu")}
     assert len(notes) == 14
     for record in run("cpu", notes):
         by = [exceeded.metric for exceeded in record.caught_by]
@@ -48,5 +48,5 @@ def test_what_is_not_found_says_why():
 
 
 def test_the_page_is_the_table():
-    assert len(found()) == 19
+    assert len(replayed()) == 19
     assert DOC.read_text(encoding="utf-8").endswith(markdown())

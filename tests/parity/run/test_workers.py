@@ -143,7 +143,7 @@ def test_a_worker_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
 
     def running(name: str, pid: int) -> bool:
         return any(
-            worker._process.pid == pid and asked[worker.given[0]][0].id == name for worker in made if worker.given
+            worker._process.pid == pid and asked[worker.group[0]][0].id == name for worker in made if worker.group
         )
 
     made: list[workers._Worker] = []

@@ -32,7 +32,7 @@ def drafter_programs(t: Env) -> None:
         known = {"reshapeview": "reshape", "binaryng": "multiply", "sdpaoperation": "sdpa"} | {
             "untilizewithunpadding": "untilize", "tilizewithvalpadding": "tilize",
         }  # fmt: skip
-        layers = [k.name.removeprefix("cache ") for k in drafter.forward(cached) if k.lane == "ttnn"]
+        layers = [k.name.removeprefix("cache ") for k in drafter.forward(cached) if k.toolchain == "ttnn"]
         assert [known.get(name, name) for name in built] * 8 == layers, built
 
 
