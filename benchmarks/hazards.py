@@ -27,7 +27,7 @@ from torch import Tensor
 from benchmarks.sim import cpu_s
 from parity.cases import AttentionShape, Case, Layout, make_case
 from parity.cases.suites import suite_cases
-from parity.run.cpu_runner import CpuRunner
+from parity.run.cpu import CpuRunner
 from refsim.base.jobs import named
 from refsim.files.keys import Document
 from refsim.runtime import launch

@@ -21,7 +21,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks.upstream import jobs, report, seed
+from benchmarks.upstream import jobs, page, seed
 from parity.measure.machine import git
 from refsim.runtime.memory import total_bytes
 
@@ -110,7 +110,7 @@ def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
     out = arguments.out
     only = arguments.only
     if step == "report":
-        report.write(out, arguments.reports, _facts(checkout, arguments.seed))
+        page.write(out, arguments.reports, _facts(checkout, arguments.seed))
         return
     if step == "bugs":
         names = [name for name in seed.BUGS if only in name]

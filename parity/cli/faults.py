@@ -70,7 +70,7 @@ def run_faults(
     as_json: opt.AsJson = False,
 ) -> None:
     """Run clean cases and faults; exit code 1 if a fault survives or a clean case alarms."""
-    from parity.faults import report
+    from parity.faults import summary as report
     from parity.faults.run import run
 
     tables.check_csv(csv)
@@ -106,7 +106,7 @@ def signatures(
 ) -> None:
     """Run every fault of the reference on the cases its signature is made from, and store what failures look like."""
     from parity.explain.causes import SIGNATURES
-    from parity.faults.study import signatures as recognition
+    from parity.faults.recognition import signatures as recognition
 
     made = recognition.make(_chosen("cpu", expr)["cpu"], say)
     target = SIGNATURES if out is None else out
@@ -124,7 +124,7 @@ def recognise(
 
     The goal: the right place in all, the right fault among the first three in five of six.
     """
-    from parity.faults.study import signatures as recognition
+    from parity.faults.recognition import signatures as recognition
 
     judged, unseen = recognition.judge_draw(count, seed, say)
     places, right = (sum(getattr(one, name) for one in judged) for name in ("place_right", "cause_right"))

@@ -55,7 +55,8 @@ def mutate(
     first, for a minute or, if that is more, four times its part of --budget; those that are left then count as passed.
     Which those are is recorded first, and kept in the folder of --out until a source changes.
     """
-    from parity.mutation import campaign, report
+    from parity.mutation import campaign
+    from parity.mutation import score as report
     from parity.mutation.measure import Asked
     from parity.mutation.tree import files_under
 

@@ -74,7 +74,7 @@ def run(
     tables.write_csv(done.records, csv)
     ci.tell(done)
     if as_json:
-        from parity.report.report import results_json
+        from parity.report.results import results_json
 
         sys.stdout.write(results_json(done))
     else:
@@ -93,7 +93,7 @@ def why(
     as_json: opt.AsJson = False,
 ) -> None:
     """Run one case with all taps and the trace on, and say where it is wrong and what that looks like."""
-    from parity.report.report import explained
+    from parity.report.results import explained
     from parity.run.single import run_one
     from refsim.runtime import launch
 
@@ -174,7 +174,7 @@ def sensitivity(
     """Find the smallest error of one op on one rank that each case sees; exit code 1 if one sees less than its goal."""
     from parity.cases.selection import select
     from parity.run import sensitivity as sens
-    from parity.run.runner import check_environment
+    from parity.run.backends import check_environment
 
     cases = [case for case in select(suite, expr) if sens.measurable(case)]
     check_environment(cases)
@@ -228,7 +228,7 @@ def _print(done: SuiteRun, out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from parity.report.report import explained, files, number
+    from parity.report.results import explained, files, number
 
     colours = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
     title = f"Parity, suite {done.suite}, backend {done.backend}, seed {done.seed}"

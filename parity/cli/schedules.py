@@ -27,9 +27,9 @@ def run_schedules(
 ) -> None:
     """Run every case under N seeded schedules: same bits, no hazard; exit code 1 if not, with commands to replay."""
     from parity.cases.selection import select
+    from parity.run.backends import check_environment
     from parity.run.case import last_uses
-    from parity.run.cpu_runner import CpuRunner
-    from parity.run.runner import check_environment
+    from parity.run.cpu import CpuRunner
     from parity.run.schedules import explore
 
     cases = select(suite, expr)
@@ -69,8 +69,8 @@ def replay(
     chosen = next((known for known in suite_cases(suite) if known.id == case), None)
     if chosen is None:
         raise UserError(f"suite '{suite}' has no case '{case}'; `refsim parity list` prints the ids.")
-    from parity.run.cpu_runner import CpuRunner
-    from parity.run.runner import check_environment
+    from parity.run.backends import check_environment
+    from parity.run.cpu import CpuRunner
     from parity.run.schedules import explore
 
     check_environment([chosen])
@@ -101,7 +101,7 @@ def policy(
 ) -> None:
     """Model-check how a ring reuses its buffers over layers; exit code 1 if a policy asked for by name is unsafe."""
     from parity.policies import Fabric
-    from parity.policies import policy_report as report
+    from parity.policies import verdicts as report
 
     over = Fabric.of(fabric)
     if markdown:

@@ -6,5 +6,5 @@ layered      a transformer: the first wrong tensor in program order, from the ta
 pictures     a decoder: rows and columns of the picture
 decoding     generation of text: prompt, round, and what went wrong there first
 tokens       any other answer of tokens
-causes       which faults of the corpus look alike, with a likelihood; :mod:`parity.faults.study` made what it knows
+causes       which faults of the corpus look alike, how likely each is; see :mod:`parity.faults.recognition`
 """

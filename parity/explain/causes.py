@@ -3,7 +3,8 @@
 A signature is the features of one run with one fault in it, on a mesh, a model and a seed that stand beside it. Two
 signatures of a kind of case differ by a sum over features of a bounded squared distance; the likelihood of a fault is
 exp(-distance / temperature) of its nearest signature, over the sum of all faults'. The temperature is the one under
-which signatures are best told apart that are left out of the store in turn (:mod:`parity.faults.study.signatures`).
+which signatures that are left out of the store in turn are best told apart, see
+:mod:`parity.faults.recognition.signatures`.
 
 A likelihood says which known mistake is nearest, not that it is one of them.
 """

@@ -35,7 +35,7 @@ from parity.faults.ttnn import (  # noqa: F401 - they register
 from parity.kinds import thresholds_for
 from parity.measure import traces
 from parity.measure.thresholds import Metrics, Threshold
-from parity.run.cpu_runner import CpuRunner
+from parity.run.cpu import CpuRunner
 from refsim.base.errors import RefsimError
 
 TIMEOUT_S = 10.0
@@ -114,8 +114,8 @@ def _measure_ranks(
 def _on_ttnn(jobs: list[Job]) -> Iterator[Measure]:
     """Start all jobs at once; they wait for a process of their own."""
     from parity.cases.suites import registry
-    from parity.run.runner import check_environment, make_runner
-    from parity.run.ttnn_runner import TTNNRunner
+    from parity.run.backends import check_environment, make_runner
+    from parity.run.ttnn import TTNNRunner
 
     registry()  # the suites register the checkpoints of their cases
     check_environment([case for case, fault in jobs if fault is None])

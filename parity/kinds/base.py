@@ -186,7 +186,7 @@ class ModelKind(CpuKind):
 
     @abstractmethod
     def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        """Return the case's inputs, by the names that ``refsim run`` takes, holding only values of :meth:`value_dtype`."""
+        """Return the case's inputs, by the names that ``refsim run`` takes, all values of :meth:`value_dtype`."""
 
     def call(self, model: Any, tensors: dict[str, Any]) -> Tensor:
         """Return the oracle's answer to the inputs."""

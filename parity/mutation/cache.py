@@ -13,7 +13,7 @@ from typing import Any
 
 from parity.cases import Case
 from parity.cases.store import CheckpointStore
-from parity.run.ttnn_runner import TTNNRunner
+from parity.run.ttnn import TTNNRunner
 from refsim.files import output
 
 MOCK = "mock"

@@ -8,8 +8,9 @@ from pathlib import Path
 from parity.cases.suites import suite_cases
 from parity.mutation import recorder
 from parity.mutation.child import Hear
+from parity.run.backends import make_runner
 from parity.run.case import run_case
-from parity.run.runner import Runner, make_runner
+from parity.run.runner import Runner
 from refsim.runtime import launch
 
 _NO_MEMORY = re.compile(r"of memory when the machine had")
@@ -36,8 +37,8 @@ def run_cases(tell: Hear, ids: list[str], backend: str, seed: int, timeout_s: fl
             tell({"case": case.id, "verdict": verdict, "reason": record.reason, "error": record.error})
             if verdict == "failed":
                 return
-            if index == 0 and (plan := getattr(runner, "plan", None)) is not None:
-                plan(cases[1:])  # most mutations end with their first case, and have no use for what others would begin
+            if index == 0:
+                runner.plan(cases[1:])  # most mutations end with their first case: nothing of others is begun
 
 
 def _runner(backend: str, cache: Path) -> Runner:

@@ -16,8 +16,8 @@ from parity.measure.machine import versions
 from parity.mutation import child, recorder
 from parity.mutation.source import Statement, outside_functions
 from parity.mutation.tree import PACKAGES, ROOT, Tree
+from parity.run.backends import check_environment, make_runner
 from parity.run.case import last_uses, run_case
-from parity.run.runner import check_environment, make_runner
 from refsim.files import output
 from refsim.runtime import launch
 
@@ -119,8 +119,7 @@ def _run(tell: child.Hear, cases: list[Case], folder: Path, asked: Asked) -> Non
     backend = asked.backend
     seed = asked.seed
     with make_runner(backend) as runner:
-        if (warm_up := getattr(runner, "warm_up", None)) is not None:
-            warm_up()  # before the runner has threads
+        runner.warm_up()  # before it has threads
         jobs = [(case, seed + case.seed) for case in cases]
         last = last_uses(jobs)
         for index, (case, its_seed) in enumerate(jobs):

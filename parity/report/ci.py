@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from parity.measure.records import Record, SuiteRun
-from parity.report.report import explained, number
+from parity.report.results import explained, number
 from refsim.files import tables
 
 MOST_ANNOTATIONS = 10

@@ -62,9 +62,7 @@ def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
             *fields_of_record.get("hazards", ()),
             *([fields_of_record["reason"]] if "error" in fields_of_record else ()),
         ]
-        failure = Failure(
-            fields_of_record.get("metrics", {}), before.thresholds, messages, getattr(runner, "trace", [])
-        )
+        failure = Failure(fields_of_record.get("metrics", {}), before.thresholds, messages, list(runner.trace))
         evidence, problem = _evidence(runner, before, case) if "error" not in fields_of_record else (Evidence(), "")
         why = explain(case, failure, evidence, problem, backend=backend, base_seed=seed - case.seed)
         fields_of_record["extra"] = fields_of_record.get("extra", {}) | {"explanation": why}
@@ -94,10 +92,7 @@ def _judged(runner: Runner, case: Case, seed: int, thresholds: tuple[Threshold, 
 
 def _evidence(runner: Runner, record: Record, case: Case) -> tuple[Evidence, str]:
     """Return what a runner finds in the wrong answer of its last run, and why it could not look, if so."""
-    look = getattr(runner, "explain", None)
-    if look is None:
-        return Evidence(), ""
     try:
-        return look(case, record.seed, record.thresholds), ""
+        return runner.explain(case, record.seed, record.thresholds), ""
     except Exception as e:  # an explanation that fails must not cost the verdict
         return Evidence(), f"the answer could not be looked into ({type(e).__name__}: {e})"

@@ -1,49 +1,68 @@
-"""What runs the cases of a backend, and whether it can run here."""
+"""What runs cases: the base of the runners of both families of backends."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from parity.cases import Case
-from parity.cases.kinds import entry
+from parity.cases.store import CheckpointStore
+from parity.explain.places import Evidence
+from parity.kinds import load
+from parity.kinds.base import Measured
 from refsim.base.errors import UserError
 
 
-class Runner(Protocol):
-    """What runs cases on a backend; a context manager that holds what cases share."""
+class Runner(ABC):
+    """Runs cases and keeps what those of one suite share: checkpoints and kinds. A context manager.
 
-    def __enter__(self) -> Runner: ...
-    def __exit__(self, *error: object) -> None: ...
-    def run(self, case: Case, seed: int) -> Any: ...
-    def drop(self, case: Case, seed: int) -> None: ...
+    Attributes:
+        family: of backends, ``cpu`` or ``ttnn``.
+        elsewhere: what is wrong with a case of the other family.
+        trace: events of the last run, where they were kept.
 
+    Args:
+        kinds: made already, by name; the others are made when a case is of them.
+    """
 
-def make_runner(backend: str) -> Runner:
-    """Return the runner of a backend; ``UserError`` if this Python lacks what it needs."""
-    if backend == "cpu":
-        from parity.run.cpu_runner import CpuRunner
+    family: ClassVar[str]
+    elsewhere: str
+    trace: Sequence[dict[str, Any]] = ()
 
-        return CpuRunner()
-    if importlib.util.find_spec("ttnn") is None:
-        raise UserError(
-            f"backend {backend} needs ttnn, which is not installed in this Python; "
-            "pip install 'refsim[ttnn]' in Python 3.10 or 3.12."
-        )
-    from parity.run.ttnn_runner import TTNNRunner
+    def __init__(self, store: CheckpointStore | None = None, kinds: dict[str, Any] | None = None) -> None:
+        self._store = store or CheckpointStore()
+        self._kinds = kinds or {}
 
-    return TTNNRunner(backend)
+    def __enter__(self) -> Runner:
+        self._store.__enter__()
+        return self
 
+    def __exit__(self, *error: object) -> None:
+        self._store.__exit__(*error)
 
-def check_environment(cases: Sequence[Case]) -> None:
-    """Raise ``UserError`` if these cases cannot run here."""
-    from refsim.runtime.launch import under_torchrun
+    def kind(self, case: Case) -> Any:
+        """Return the kind of a case, made when the first case is of it; ``UserError`` for a case of another family."""
+        if case.backends != self.family:
+            raise UserError(f"case {case.id} {self.elsewhere}.")
+        if case.kind not in self._kinds:
+            self._kinds[case.kind] = load(case.kind)(self._store)
+        return self._kinds[case.kind]
 
-    if under_torchrun():
-        raise UserError("refsim parity starts its own ranks; run it without torchrun.")
-    if any(entry(case.kind).checkpoint for case in cases) and importlib.util.find_spec("diffusers") is None:
-        raise UserError(
-            "model cases are judged against diffusers, which is not installed; "
-            "pip install 'refsim[oracle]' or choose -k attention."
-        )
+    def warm_up(self) -> None:  # noqa: B027 - most have nothing to start
+        """Start what is forked from this process now, before it has other threads."""
+
+    def plan(self, jobs: Sequence[tuple[Case, int]]) -> None:  # noqa: B027 - most start nothing early
+        """Say which cases will be run, in this order, with which seeds, so that some can be started early."""
+
+    @abstractmethod
+    def run(self, case: Case, seed: int) -> Measured:
+        """Run one case with ``seed``; whatever goes wrong is raised."""
+
+    def explain(self, case: Case, seed: int, limits: Mapping[str, float]) -> Evidence:
+        """Say where the answer of the last run is wrong; ``limits`` are what was allowed, by metric."""
+        return Evidence()
+
+    def drop(self, case: Case, seed: int) -> None:
+        """Forget what only this case's checkpoint needs; called after the last case that uses it."""
+        self.kind(case).drop(case, seed)

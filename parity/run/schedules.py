@@ -10,23 +10,17 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import torch
 
 from parity.cases import Case
 from parity.measure.digests import tensor_digest
 from parity.measure.machine import missing_memory
+from parity.run.cpu import CpuRunner
 from refsim.base.errors import RefsimError
 from refsim.runtime.launch import Result
 
 LONGEST_S = 0.002
-
-
-class Simulator(Protocol):
-    """What runs a case: ``parity.run.cpu_runner.CpuRunner``, or a stand-in in tests."""
-
-    def simulate(self, case: Case, seed: int, **more: Any) -> Result: ...
 
 
 @dataclass
@@ -74,7 +68,7 @@ def replay_command(case: str, seed: int, suite: str, longest_s: float) -> str:
 
 
 def explore(
-    runner: Simulator, case: Case, seeds: list[int], longest_s: float = LONGEST_S, suite: str = "smoke"
+    runner: CpuRunner, case: Case, seeds: list[int], longest_s: float = LONGEST_S, suite: str = "smoke"
 ) -> ScheduleOutcome:
     """Run ``case`` undisturbed, then under the schedule of every seed, and compare; not if it lacks memory."""
     outcome = ScheduleOutcome(case.id, suite, longest_s, reason=missing_memory(case))

@@ -20,7 +20,7 @@ from parity.kinds import thresholds_for
 from parity.kinds.base import Measured
 from parity.measure.perturbation import OPS, counting, fault
 from parity.measure.thresholds import judge
-from parity.run.cpu_runner import CpuRunner
+from parity.run.cpu import CpuRunner
 from refsim.base import scratch
 from refsim.base.errors import RefsimError, UserError
 from refsim.files import output, tables

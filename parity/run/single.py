@@ -11,8 +11,8 @@ from parity.cases.selection import find_case
 from parity.kinds.base import Measured
 from parity.measure.records import SuiteRun
 from parity.measure.traces import check
-from parity.run.cpu_runner import CpuRunner
-from parity.run.runner import check_environment, make_runner
+from parity.run.backends import check_environment, make_runner
+from parity.run.cpu import CpuRunner
 from parity.run.suite import Asked, run_cases
 from refsim.base.errors import UserError
 from refsim.files.output import check_target

@@ -13,11 +13,12 @@ from parity.cases import Case
 from parity.cases.selection import select
 from parity.measure.machine import commit, machine, versions
 from parity.measure.records import Record, SuiteRun
-from parity.report import report
+from parity.report import results
 from parity.run import workers
+from parity.run.backends import check_environment, make_runner
 from parity.run.case import Job, run_jobs
 from parity.run.case import Progress as Tell
-from parity.run.runner import Runner, check_environment, make_runner
+from parity.run.runner import Runner
 from refsim.base.errors import UserError
 
 Progress = Callable[[int, int, Case, "Record | None"], None]
@@ -105,8 +106,7 @@ def run_cases(
 def _run_here(selected: Selected, runner: Runner, out_dir: str | Path | None, progress: Progress | None) -> SuiteRun:
     def run(tell: Tell) -> list[Record]:
         with runner:
-            if (plan := getattr(runner, "plan", None)) is not None:
-                plan(selected.jobs)
+            runner.plan(selected.jobs)
             return run_jobs(runner, selected.asked.backend, selected.jobs, tell)
 
     return _written(selected, out_dir, progress, run)
@@ -127,7 +127,7 @@ def _written(
         done.records = [replace(record, id=f"{record.id}-seed{record.seed}") for record in done.records]
     done.wall_s = time.monotonic() - begun
     if folder is not None:
-        report.write_all(done, folder)
+        results.write_all(done, folder)
     return done
 
 

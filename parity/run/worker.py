@@ -13,8 +13,8 @@ from typing import Any
 from parity.cases import Case
 from parity.cases.suites import suite_cases
 from parity.measure.records import Record
+from parity.run.backends import make_runner
 from parity.run.case import run_jobs
-from parity.run.runner import make_runner
 from refsim.base import processes
 from refsim.runtime import launch
 from refsim.runtime.ranks import messages

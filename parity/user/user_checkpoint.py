@@ -26,7 +26,7 @@ from parity.kinds.base import ModelKind
 from parity.kinds.cpu.transformer import Answer
 from parity.measure.records import Record
 from parity.run.case import run_case
-from parity.run.cpu_runner import CpuRunner
+from parity.run.cpu import CpuRunner
 from refsim import api
 from refsim.api.images import Generated
 from refsim.base import scratch

@@ -191,7 +191,7 @@ def test_a_new_file_at_the_root_is_the_front(tmp_path):
         ("refsim.cli", "def f():\n    import ttnn", "only tt_impl imports ttnn"),
         ("parity.run.case", "from ttnn import experimental", "only tt_impl imports ttnn"),
         ("parity.kinds.base", "from parity.run import case", "run stands on kinds"),
-        ("parity.measure.records", "def f():\n    import parity.report.report", "report stands on measure"),
+        ("parity.measure.records", "def f():\n    import parity.report.results", "report stands on measure"),
         ("parity.kinds.cpu.block", "from parity.kinds.ttnn import block", "ttnn stands on cpu"),
         ("parity.kinds.cpu.block", "from parity.inputs import rounded", "parity.cases has what"),
         ("refsim.api", "def f():\n    import parity.run.case", "refsim imports nothing beside it"),

@@ -16,17 +16,18 @@ from parity.cli.faults import app as faults_app
 from parity.cli.parity import app
 from parity.explain import attention, causes, decoding, explanation, layered, pictures, places, tokens
 from parity.faults import ref_cases
+from parity.faults.recognition import signatures as recognition
+from parity.faults.recognition.right_place import right_place
+from parity.faults.recognition.settings import settings
 from parity.faults.run import corpus
-from parity.faults.study import signatures as study
-from parity.faults.study.settings import settings
-from parity.faults.study.truth import right_place
 from parity.kinds import load
 from parity.kinds.base import Measured
 from parity.kinds.cpu.transformer import Transformer, guided_sample
 from parity.measure.layers import Finding
-from parity.report import report
+from parity.report import results
 from parity.run.case import run_case
-from parity.run.cpu_runner import CpuRunner
+from parity.run.cpu import CpuRunner
+from parity.run.runner import Runner
 from parity.run.suite import Asked, run_cases
 from refsim.base.errors import UserError
 from refsim.base.mesh import get_mesh
@@ -162,14 +163,14 @@ def test_what_is_stored_says_how_it_was_made_and_covers_the_corpus():
 
 
 def test_what_judges_shares_no_mesh_model_or_seed_with_what_signatures_are_made_from():
-    assert study.JUDGED_SEED not in study.SEEDS
+    assert recognition.JUDGED_SEED not in recognition.SEEDS
     for known in settings().values():
         assert known.judged.mesh not in {case.mesh for case in known.made}
         assert (known.judged.model, known.judged.shape) not in {(case.model, case.shape) for case in known.made}
 
 
 def test_a_draw_is_by_seed():
-    assert study.draw(5, 1) == study.draw(5, 1) != study.draw(5, 2)
+    assert recognition.draw(5, 1) == recognition.draw(5, 1) != recognition.draw(5, 2)
 
 
 def test_a_wrong_place_is_told_from_a_right_one(right):
@@ -208,14 +209,14 @@ def test_a_failed_case_says_where_and_what_in_every_report(failed):
     assert (why["place"]["rank"], why["place"]["heads"], why["place"]["rows"]) == (2, [3, 4], [71, 72])
     assert why["causes"][0]["fault"] == "one-row"
     assert why["again"] == f"refsim parity why {record.id} --seed 5"
-    for text in (report.junit_xml(failed).decode(), report.markdown(failed)):
+    for text in (results.junit_xml(failed).decode(), results.markdown(failed)):
         assert "rank 2 at mesh (0, 2), heads 3..3, rows 71..71" in text
         assert "looks like: one-row" in text and "refsim parity why" in text
     json.dumps(as_json(failed), allow_nan=False)
 
 
 def test_an_explanation_that_fails_costs_no_verdict(failed):
-    class Broken:
+    class Broken(Runner):
         def run(self, case, seed):
             return Measured(failed.records[0].metrics, hazards=["a hazard"])
 
@@ -268,7 +269,7 @@ def test_the_guided_sample_is_a_place_only_where_it_is_wrong():
 
 def test_the_command_judges_what_is_drawn_and_tells_programs(monkeypatch):
     """In place of what the seed would draw a fault of attention, whose case takes a moment."""
-    monkeypatch.setattr(study, "draw", lambda count, seed: ["lse-sign", "one-row"])
+    monkeypatch.setattr(recognition, "draw", lambda count, seed: ["lse-sign", "one-row"])
     result = CliRunner().invoke(faults_app, ["recognise", "--count", "1", "--seed", "3", "--json"])
     told = loads("faults recognise", result.stdout)
     (judged,) = told.pop("faults")

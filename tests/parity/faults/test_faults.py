@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from parity.cli import faults as cli
 from parity.cli.faults import app
-from parity.faults import report, run
+from parity.faults import run, summary
 from parity.faults.around import around, at, instead, together
 from parity.faults.ref_cases import RING
 from parity.faults.registry import FAULTS, fault, register
@@ -92,16 +92,16 @@ def harmless():
 def test_a_survivor_is_told_and_fails_the_run(harmless):
     records = run.run("cpu", [harmless])
     assert [r.verdict for r in records] == ["passed", "survived"]
-    assert report.summary(records).survived == [harmless]
-    assert not report.summary(records).good
-    assert "SURVIVED" in report.markdown(records)
+    assert summary.summary(records).survived == [harmless]
+    assert not summary.summary(records).good
+    assert "SURVIVED" in summary.markdown(records)
 
 
 def test_a_false_alarm_fails_the_run(monkeypatch):
     monkeypatch.setattr(run.traces, "check", lambda trace, layout: {"trace_wrong_axis": 1})
     records = run.run("cpu", ["answer-scaled"])
     assert [r.verdict for r in records] == ["false alarm", "caught"]
-    assert not report.summary(records).good
+    assert not summary.summary(records).good
 
 
 def test_buffer_faults_leave_a_hazard_or_are_refused():

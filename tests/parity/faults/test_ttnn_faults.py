@@ -56,7 +56,7 @@ class FakeRunner:
 
 
 def verdicts(monkeypatch, name, clean, faulty):
-    monkeypatch.setattr("parity.run.runner.make_runner", lambda backend: FakeRunner(clean, faulty))
+    monkeypatch.setattr("parity.run.backends.make_runner", lambda backend: FakeRunner(clean, faulty))
     judged = run("ttnn-mock", [name])
     return [r.verdict for r in judged], judged
 

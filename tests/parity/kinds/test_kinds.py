@@ -21,9 +21,9 @@ from parity.kinds import load, thresholds_for
 from parity.kinds.base import CpuKind, TTNNKind
 from parity.measure.digests import tensor_digests
 from parity.measure.thresholds import Threshold
-from parity.run.cpu_runner import CpuRunner
+from parity.run.cpu import CpuRunner
 from parity.run.suite import Asked, run_cases
-from parity.run.ttnn_runner import TTNNRunner
+from parity.run.ttnn import TTNNRunner
 from refsim.api.text import TextResult
 from refsim.base.errors import UserError
 from refsim.models.registry import by_class_name

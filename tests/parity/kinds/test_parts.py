@@ -18,7 +18,8 @@ from parity.kinds.cpu.block import inputs_of
 from parity.kinds.published import outlined, published
 from parity.kinds.refusals import keys, pipeline_refusals, refusals, request
 from parity.run.case import run_case
-from parity.run.cpu_runner import CpuRunner
+from parity.run.cpu import CpuRunner
+from parity.run.runner import Runner
 from refsim import api
 from refsim.base.errors import UserError
 from refsim.models.spec import blocks_alike, with_num_layers
@@ -29,7 +30,7 @@ CASES = {kind: [case for case in suite_cases("smoke") if case.kind == kind] for 
 FILE = next(case for case in suite_cases("smoke") if case.kind == "single_file")
 
 
-class Answered:
+class Answered(Runner):
     """A runner whose runs have given these metrics."""
 
     def __init__(self, metrics):

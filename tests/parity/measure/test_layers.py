@@ -15,7 +15,7 @@ from parity.kinds.cpu.transformer import Transformer
 from parity.measure import layers, perturbation
 from parity.measure.thresholds import judge
 from parity.run import sensitivity
-from parity.run.cpu_runner import CpuRunner
+from parity.run.cpu import CpuRunner
 from refsim.base.errors import InvariantError, UserError
 from refsim.base.options import RunOptions
 from refsim.runtime.group import parallel_groups

@@ -12,7 +12,7 @@ from parity.cases.selection import select
 from parity.cli.faults import app
 from parity.cli.mutate import backend_of, seconds
 from parity.measure.records import Record
-from parity.mutation import cache, campaign, child, equivalent, judge, measure, report, tree
+from parity.mutation import cache, campaign, child, equivalent, judge, measure, score, tree
 from parity.mutation.operators import OPERATORS
 from parity.mutation.sites import Mutation, drawn, mutations
 from parity.mutation.source import Statement, outside_functions
@@ -122,10 +122,10 @@ def test_the_draw_depends_on_the_seed_only_and_takes_every_line_first():
 
 def test_wilson():
     """Against the table of Agresti and Coull (1998), and the borders."""
-    assert report.wilson(9, 10) == pytest.approx((0.5958, 0.9821), abs=1e-4)
-    assert report.wilson(285, 300) == pytest.approx((0.9192, 0.9694), abs=1e-4)
-    assert report.wilson(0, 0) == (0.0, 1.0)
-    assert report.wilson(30, 30)[1] == 1.0 and report.wilson(30, 30)[0] == pytest.approx(0.8865, abs=1e-4)
+    assert score.wilson(9, 10) == pytest.approx((0.5958, 0.9821), abs=1e-4)
+    assert score.wilson(285, 300) == pytest.approx((0.9192, 0.9694), abs=1e-4)
+    assert score.wilson(0, 0) == (0.0, 1.0)
+    assert score.wilson(30, 30)[1] == 1.0 and score.wilson(30, 30)[0] == pytest.approx(0.8865, abs=1e-4)
 
 
 @pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("20m", 1200), ("1.5h", 5400)])
@@ -247,8 +247,8 @@ def test_what_the_unchanged_program_does_not_survive_kills_nothing(told, ended, 
     assert (tried.verdict, tried.how) == (verdict, how)
     assert len(calls) == 1 or calls[1] == ["a"]
     done = campaign.Campaign(measure.Asked([FILE]), 0, [], [tried], 1.0)
-    assert report.summary(done)["score"] == (100.0 if verdict == "killed" else 0.0)
-    assert (tried in report.survivors(done)) == (verdict != "killed")
+    assert score.summary(done)["score"] == (100.0 if verdict == "killed" else 0.0)
+    assert (tried in score.survivors(done)) == (verdict != "killed")
 
 
 def test_a_machine_without_memory_kills_nothing(monkeypatch):
@@ -267,11 +267,11 @@ def test_a_machine_without_memory_kills_nothing(monkeypatch):
 
 def test_survivors_and_score_are_told(tried):
     done = campaign.Campaign(measure.Asked([FILE], expr=CASE), 3, [], tried, 10.0)
-    assert report.summary(done)["score"] == 40.0 and report.summary(done)["interval_95"] == [11.8, 76.9]
-    for told in (report.text(done), report.markdown(done)):
+    assert score.summary(done)["score"] == 40.0 and score.summary(done)["interval_95"] == [11.8, 76.9]
+    for told in (score.text(done), score.markdown(done)):
         assert "+    lse.sub_(F.logsigmoid(-(lse_new - lse)))" in told and "no case executes it" in told
         assert "torch.sigmoid(lse - lse_new)" not in told
-    assert len(json.loads(report.as_json(done))["mutations"]) == 5
+    assert len(json.loads(score.as_json(done))["mutations"]) == 5
 
 
 def test_figures_of_documents_are_counted_apart():
@@ -288,9 +288,9 @@ def test_figures_of_documents_are_counted_apart():
     figure, other = (replace(ANY, of_document=known) for known in (True, False))
     tried = [campaign.Tried(figure, "", "survived"), campaign.Tried(other, "", "killed")]
     done = campaign.Campaign(measure.Asked([FILE]), 0, [], tried, 1.0)
-    summary = report.summary(done)
+    summary = score.summary(done)
     assert summary["score"] == 50.0 and summary["without_documents"]["score"] == 100.0
-    assert "1 of them change figures that only a document has" in report.markdown(done)
+    assert "1 of them change figures that only a document has" in score.markdown(done)
 
 
 def test_what_is_asked_for_otherwise_than_by_a_pipeline_is_a_figure():

@@ -16,7 +16,7 @@ from parity.policies import (
     seeded_stalls,
     simulate,
 )
-from parity.policies.policy_report import (
+from parity.policies.verdicts import (
     FABRICS,
     MARKS,
     explored_row,

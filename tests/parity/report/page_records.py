@@ -9,13 +9,13 @@ from typing import Any
 
 from parity.cases import Case
 from parity.faults import ref_cases
-from parity.faults import report as fault_report
+from parity.faults import summary as fault_report
 from parity.faults.records import Exceeded
 from parity.faults.records import Record as FaultRecord
 from parity.kinds import thresholds_for
 from parity.measure.records import Record, SuiteRun
 from parity.report import history
-from parity.report.report import results_json
+from parity.report.results import results_json
 
 HOSTILE = 'rank 1 raised </script><script>window.broken = true</script> <b>&amp; "quoted"</b>'
 """A message that would break out of the page if it were put there as it is."""

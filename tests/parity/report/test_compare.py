@@ -12,7 +12,7 @@ from parity.measure.digests import tensor_digest, tensor_digests
 from parity.measure.records import Record, SuiteRun
 from parity.measure.thresholds import Threshold
 from parity.report.compare import compare, read
-from parity.report.report import results_json
+from parity.report.results import results_json
 from refsim.base.errors import UserError
 from refsim.files.keys import as_json
 from tests.json_output import loads

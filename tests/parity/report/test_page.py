@@ -13,7 +13,7 @@ import pytest
 from parity.cases.selection import find_case
 from parity.faults.run import corpus
 from parity.report.page import ring, rows, trends, write
-from parity.report.report import results_json
+from parity.report.results import results_json
 from refsim.cli.process import run_command
 from refsim.results import KINDS
 from tests.parity.report import page_records

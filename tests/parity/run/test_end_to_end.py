@@ -12,7 +12,7 @@ from parity.cases.oracles import formulas
 from parity.cases.oracles.base import patches
 from parity.cases.store import CheckpointStore
 from parity.kinds.cpu import attention
-from parity.run.cpu_runner import CpuRunner
+from parity.run.cpu import CpuRunner
 from parity.run.suite import run_cases
 
 SHAPE = AttentionShape(heads=2, n=96, text=20, head_dim=16, logical_n=80)

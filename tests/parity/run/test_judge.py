@@ -29,6 +29,7 @@ from parity.measure import thresholds, traces
 from parity.measure.digests import rank_digest
 from parity.run import case as run_case_module
 from parity.run.case import run_case
+from parity.run.runner import Runner
 from refsim.api.text import TextResult
 from refsim.pipelines.speculative import Decoded, Step
 from refsim.runtime.group import parallel_groups
@@ -57,11 +58,11 @@ LATE = torch.arange(128, 192)
 def verdict(case, metrics):
     """Of the gate, on a case whose run gave these metrics."""
 
-    class Runner:
+    class Answered(Runner):
         def run(self, case, seed):
             return Measured(metrics)
 
-    return run_case(Runner(), case, "cpu", 0)
+    return run_case(Answered(), case, "cpu", 0)
 
 
 def attention_verdict(dtype, change, kind="attention", trace=(), change_lse=lambda x: x):

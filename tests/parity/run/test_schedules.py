@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from parity.cases import AttentionShape, Layout, make_case
 from parity.cli.schedules import app
-from parity.run import cpu_runner, schedules
+from parity.run import cpu, schedules
 from refsim.base.errors import RankFailure, UserError
 from refsim.runtime.launch import Result
 from refsim.runtime.watch.hazards import Hazard
@@ -80,7 +80,7 @@ def test_a_case_too_big_for_the_machine_is_skipped_aloud(monkeypatch):
     monkeypatch.setattr(schedules, "missing_memory", lambda case: "needs 99 GiB")
     outcome = explore({})
     assert (outcome.verdict, outcome.reason, outcome.schedules) == ("skipped", "needs 99 GiB", 0)
-    monkeypatch.setattr(cpu_runner, "CpuRunner", lambda: Runner({}))
+    monkeypatch.setattr(cpu, "CpuRunner", lambda: Runner({}))
     ran = CliRunner().invoke(app, ["run", "-k", CASE])
     assert (ran.exit_code, ran.stdout.startswith("0 passed, 0 failed, 1 skipped")) == (1, True)
 
@@ -93,7 +93,7 @@ def test_the_replay_command_carries_what_is_not_the_default():
 @pytest.mark.parametrize("answer", [None, RankFailure("rank 1 died.", rank=1)], ids=["passes", "fails"])
 def test_the_commands_tell_and_their_exit_codes_too(monkeypatch, answer):
     answers = {5: answer} if answer else {}
-    monkeypatch.setattr(cpu_runner, "CpuRunner", lambda: Runner(answers))
+    monkeypatch.setattr(cpu, "CpuRunner", lambda: Runner(answers))
     ran = CliRunner().invoke(app, ["run", "-k", CASE, "--schedules", "3", "--seed", "4", "--json"])
     assert ran.exit_code == bool(answer)
     (record,) = loads("schedules run", ran.stdout)
@@ -125,7 +125,7 @@ def test_the_simulator_keeps_its_bits(case):
     from parity.cases.suites import suite_cases
 
     (chosen,) = (known for known in suite_cases("smoke") if known.id == case)
-    with cpu_runner.CpuRunner() as runner:
+    with cpu.CpuRunner() as runner:
         outcome = schedules.explore(runner, chosen, [0, 1, 2])
     assert outcome.verdict == "passed", outcome.failures
     assert outcome.schedules == 3

@@ -11,8 +11,9 @@ from parity.cli.parity import app
 from parity.kinds import thresholds_for
 from parity.kinds.base import Measured
 from parity.measure import traces
-from parity.report import report
+from parity.report import results
 from parity.run import case as run_case_module
+from parity.run.runner import Runner
 from parity.run.suite import Asked, Selected, run_cases, run_suite
 from refsim.base.errors import RankFailure, UserError
 from tests.json_output import loads
@@ -38,7 +39,7 @@ def case(tag, **more):
     return make_case("attention", "attention", Layout("n300", "sp2"), AttentionShape(), tag=tag, **more)
 
 
-class FakeRunner:
+class FakeRunner(Runner):
     def __init__(self, answers):
         self.answers, self.ran, self.dropped, self.open = answers, [], [], False
 
@@ -154,9 +155,11 @@ def test_operations_of_a_device_have_a_file_of_their_own(tmp_path):
     assert records[0]["resources"] == resources and "optable" not in records[0]
     line = f"| {name} | 3 | 2 | HiFi2 1, none 2 | 123456 | ttnn.linear | 7.0 | 12288 | ttnn.add |"
     assert line in (tmp_path / "parity.md").read_text()
-    assert report.files(done) == ("results.json", "junit.xml", "parity.md", "operations.json")
+    assert results.files(done) == ("results.json", "junit.xml", "parity.md", "operations.json")
     done, _ = run({"cpu": GOOD}, tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == set(report.files(done)) == {"results.json", "junit.xml", "parity.md"}
+    assert (
+        {p.name for p in tmp_path.iterdir()} == set(results.files(done)) == {"results.json", "junit.xml", "parity.md"}
+    )
 
 
 def test_all_passed_is_exit_code_0():
@@ -230,7 +233,7 @@ def test_command_line_lists():
 @pytest.mark.parametrize("metrics, code", [(GOOD, 0), (GOOD | {"rel_rmse": 1.0}, 1)])
 def test_command_line_runs(monkeypatch, tmp_path, metrics, code):
     fake = FakeRunner({"normal": metrics})
-    monkeypatch.setattr("parity.run.cpu_runner.CpuRunner", lambda: fake)
+    monkeypatch.setattr("parity.run.cpu.CpuRunner", lambda: fake)
     monkeypatch.setattr("refsim.runtime.launch.warm_up", lambda: None)
     arguments = ["run", "-k", "attention and n300 and tp2", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)

@@ -13,10 +13,10 @@ import safetensors.torch
 
 from parity.cases import Case
 from parity.cases.store import CheckpointStore
-from parity.kinds.base import Measured, TTNNKind
+from parity.kinds.base import Measured
 from parity.measure.digests import tensor_digests
 from parity.measure.machine import missing_memory
-from parity.run.kind_runner import KindRunner
+from parity.run.runner import Runner
 from refsim.base import scratch
 from tt_impl.run.launch import Outcome, Worker
 
@@ -24,7 +24,7 @@ WORKERS = 2
 """Device programs at a time. The reference's ranks run beside them; one program keeps less than one core busy."""
 
 
-class TTNNRunner(KindRunner[TTNNKind]):
+class TTNNRunner(Runner):
     """Runs cases on a ttnn backend, each in a process of its own, some ahead of their turn; a context manager.
 
     Checkpoints and inputs are kept until :meth:`drop`, the reference's answers until the case has run.
@@ -46,7 +46,7 @@ class TTNNRunner(KindRunner[TTNNKind]):
         self._under_way: dict[tuple[str, int], Future] = {}
 
     def __enter__(self) -> TTNNRunner:
-        self._store.__enter__()
+        super().__enter__()
         self._folder = scratch.Folder("parity-ttnn")
         self._threads = ThreadPoolExecutor(WORKERS)
         self._workers = [Worker().__enter__() for _ in range(WORKERS)]
@@ -61,20 +61,14 @@ class TTNNRunner(KindRunner[TTNNKind]):
             worker.__exit__(*error)  # which ends what a thread still waits for
         self._threads.shutdown()
         self._folder.cleanup()
-        self._store.__exit__(*error)
+        super().__exit__(*error)
 
     def warm_up(self) -> None:
-        """Start the processes that programs are forked from now, before this one has other threads."""
         for worker in self._workers:
             worker.warm_up()
 
-    def plan(self, cases: Sequence[tuple[Case, int]]) -> None:
-        """Say which cases will be run, in this order, with which seeds, so that some can be started early."""
-        self._ahead = list(cases)
-
-    def drop(self, case: Case, seed: int) -> None:
-        """Forget what only this case's checkpoint needs; called after the last case that uses it."""
-        self.kind(case).drop(case, seed)
+    def plan(self, jobs: Sequence[tuple[Case, int]]) -> None:
+        self._ahead = list(jobs)
 
     def run(self, case: Case, seed: int) -> Measured:
         """Run one case on the ttnn backend and in refsim; whatever goes wrong is raised."""

@@ -13,18 +13,14 @@ from parity.explain.places import Evidence
 from parity.kinds.base import CpuKind, Measured
 from parity.measure.digests import tensor_digests
 from parity.measure.machine import cores
-from parity.run.kind_runner import KindRunner
+from parity.run.runner import Runner
 from refsim.base.errors import UserError
 from refsim.runtime import bfloat16
 from refsim.runtime.launch import Result
 
 
-class CpuRunner(KindRunner[CpuKind]):
-    """Runs cases on forked CPU ranks; holds checkpoints and oracle answers over the cases of one suite.
-
-    Args:
-        kinds: made already, by name; the others are made when a case is of them.
-    """
+class CpuRunner(Runner):
+    """Runs cases on forked CPU ranks; keeps checkpoints and oracle answers over the cases of one suite."""
 
     family = "cpu"
     elsewhere = "is for the ttnn backends; name one with --backend"
@@ -35,13 +31,13 @@ class CpuRunner(KindRunner[CpuKind]):
         self._last: tuple[Case, int, Any] | None = None
 
     def __enter__(self) -> CpuRunner:
-        self._store.__enter__()
+        super().__enter__()
         torch.set_num_threads(cores())  # ranks idle while the oracle computes, so it may have every core
         return self
 
     def __exit__(self, *error: object) -> None:
         torch.set_num_threads(self._threads)
-        self._store.__exit__(*error)
+        super().__exit__(*error)
 
     def run(self, case: Case, seed: int, **more: Any) -> Measured:
         """Run one case with ``seed``; whatever goes wrong is raised. ``more`` are further options of the run."""
@@ -75,7 +71,6 @@ class CpuRunner(KindRunner[CpuKind]):
         return measured
 
     def explain(self, case: Case, seed: int, limits: Mapping[str, float]) -> Evidence:
-        """Say where the answer of the last run is wrong; ``limits`` are what was allowed, by metric."""
         with bfloat16.products(case.dtype):
             return self.kind(case).explain(case, seed, self.last(case, seed), limits)
 
@@ -101,6 +96,5 @@ class CpuRunner(KindRunner[CpuKind]):
         )
 
     def drop(self, case: Case, seed: int) -> None:
-        """Forget what only this case's checkpoint needs; called after the last case that uses it."""
         self._last = None
-        self.kind(case).drop(case, seed)
+        super().drop(case, seed)

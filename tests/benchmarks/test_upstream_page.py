@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from benchmarks.upstream import jobs, report, seed, table
+from benchmarks.upstream import jobs, page, seed, table
 from benchmarks.upstream.causes import cause_of
 
 LINE = {"id": f"{jobs.UNIT}/operations/reduce/test_a.py::test_x[1]", "outcome": "passed", "category": "own"}
@@ -122,7 +122,7 @@ def test_what_has_not_run_is_said(tmp_path):
     for name, code in (("unit-a", 1), ("unit-ccl", 4), ("unit-empty", 5)):
         done = {"name": name, "seconds": 1.0, "cut": False, "code": code, "by": FACTS["refsim"]}
         (runs / f"{name}.done").write_text(json.dumps(done))
-    report.write(tmp_path, tmp_path, FACTS)
+    page.write(tmp_path, tmp_path, FACTS)
     text = (tmp_path / "upstream.md").read_text()
     assert "whose tests are not in the tables: unit-ccl (exit status 4).\n" in text
     assert "**Not run yet**, and not in the tables: unit-later." in text
@@ -135,9 +135,9 @@ def test_what_has_not_run_is_said(tmp_path):
 def test_a_bug_counts_only_where_the_test_passes_without_it():
     clean = {"bug": "", "case": "a", "caught": False, "how": "upstream's assert"}
     rows = [clean, {"bug": "rope-sign", "case": "a", "caught": True, "how": "upstream's assert"}]
-    assert report._caught(rows)["caught"] == 0
-    assert report._caught([clean | {"how": "passed"}, *rows[1:]])["caught"] == 1
-    assert report._caught(rows[1:])["caught"] == 0
+    assert page._caught(rows)["caught"] == 0
+    assert page._caught([clean | {"how": "passed"}, *rows[1:]])["caught"] == 1
+    assert page._caught(rows[1:])["caught"] == 0
 
 
 def test_the_report_counts_and_explains(tmp_path):
@@ -156,7 +156,7 @@ def test_the_report_counts_and_explains(tmp_path):
         {"bug": "ring-axis", "case": "a", "caught": False, "how": "passed", "said": "", "seconds": 1},
     ]
     (bugs / "bugs.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    report.write(tmp_path / "out", tmp_path, FACTS)
+    page.write(tmp_path / "out", tmp_path, FACTS)
     text, data = (tmp_path / "upstream.md").read_text(), json.loads((tmp_path / "upstream.json").read_text())
     assert "2 cases started, 2 counted: 100.0 % reach a verdict, 50.0 % pass" in text
     assert "| 1 | ? | unexplained | PCC 0.5 |" in text
@@ -175,12 +175,12 @@ def test_the_report_counts_and_explains(tmp_path):
     assert data["bugs"]["caught"] == 1
     shutil.rmtree(bugs)
     (runs / "unit-a.jsonl").write_text(json.dumps(LINE))
-    report.write(tmp_path / "out", tmp_path, FACTS)
+    page.write(tmp_path / "out", tmp_path, FACTS)
     kept, data = (tmp_path / "upstream.md").read_text(), json.loads((tmp_path / "upstream.json").read_text())
     assert "1 cases started" in kept and "2 cases started" not in kept  # run again
     (tmp_path / "out" / "unit").rename(tmp_path / "out" / "tt-dit")
-    report.write(tmp_path / "out", tmp_path / "other", FACTS)
-    report.write(tmp_path / "none", tmp_path / "other", FACTS | {"seed": "1"})
+    page.write(tmp_path / "out", tmp_path / "other", FACTS)
+    page.write(tmp_path / "none", tmp_path / "other", FACTS | {"seed": "1"})
     assert (tmp_path / "other" / "upstream.md").read_text().count("**Not run:**") == 3  # another seed's
     assert kept.count("1 of 2 caught") == 1 and data["bugs"]["caught"] == 1 and data["not_run"] == ["tt-dit"]  # kept
 

@@ -7,12 +7,12 @@ import pytest
 
 from parity.cases.suites import suite_cases
 from parity.kinds.base import Measured
-from parity.run import ttnn_runner
+from parity.run import ttnn
 
 CASES = [(case, 0) for case in suite_cases("smoke", "ttnn-mock")[:5]]
 
 
-class Recording(ttnn_runner.TTNNRunner):
+class Recording(ttnn.TTNNRunner):
     def __init__(self):
         super().__init__("ttnn-mock")
         self.started, self.futures = [], {}
@@ -33,7 +33,7 @@ class Recording(ttnn_runner.TTNNRunner):
 
 @pytest.fixture
 def enough(monkeypatch):
-    monkeypatch.setattr(ttnn_runner, "missing_memory", lambda case: "")
+    monkeypatch.setattr(ttnn, "missing_memory", lambda case: "")
 
 
 def test_the_next_ones_are_under_way_and_no_more(enough):
@@ -41,7 +41,7 @@ def test_the_next_ones_are_under_way_and_no_more(enough):
     runner.plan(CASES)
     measured = runner.run(*CASES[0])
     assert measured.metrics == {"ran": CASES[0][0].id} and measured.sim_s == 1.5
-    assert runner.started == [case.id for case, _ in CASES[: 1 + ttnn_runner.WORKERS]]
+    assert runner.started == [case.id for case, _ in CASES[: 1 + ttnn.WORKERS]]
     assert not runner._answers
 
 
@@ -55,7 +55,7 @@ def test_a_skipped_case_does_not_hold_its_place(enough):
 
 
 def test_no_case_too_big_for_the_machine_is_started_early(monkeypatch):
-    monkeypatch.setattr(ttnn_runner, "missing_memory", lambda case: "needs 99 GiB")
+    monkeypatch.setattr(ttnn, "missing_memory", lambda case: "needs 99 GiB")
     runner = Recording()
     runner.plan(CASES)
     runner.run(*CASES[0])

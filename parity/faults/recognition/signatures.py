@@ -21,14 +21,14 @@ from parity.cases import Case
 from parity.explain import causes
 from parity.explain.explanation import place_of_message, place_of_trace
 from parity.explain.places import Evidence, Features, Place
+from parity.faults.recognition.right_place import right_place
+from parity.faults.recognition.settings import JUDGED_SEED, SEEDS, of_fault, settings
 from parity.faults.registry import Fault
 from parity.faults.run import TIMEOUT_S, corpus
-from parity.faults.study.settings import JUDGED_SEED, SEEDS, of_fault, settings
-from parity.faults.study.truth import right_place
 from parity.kinds import thresholds_for
 from parity.measure.thresholds import judge
 from parity.measure.traces import check
-from parity.run.cpu_runner import CpuRunner
+from parity.run.cpu import CpuRunner
 from refsim.base.errors import RefsimError
 from refsim.files import output
 
