@@ -129,7 +129,7 @@ def main(folder: Path) -> None:
     with open_mesh("t3k") as mesh:
         import ttnn
 
-        from tt_impl.harness.reports import cost, index, memory, write
+        from tt_impl.harness.reports import cost, index, peaks, write
         from tt_impl.harness.watch.session import watched
 
         for name, program in PROGRAMS.items():
@@ -138,7 +138,7 @@ def main(folder: Path) -> None:
             write.write(folder / "reports", f"tests/x.py::{name}[t3k]", session)
             predictions = cost.predict(session.meter)
             found = {
-                "memory": memory.summary(session.meter),
+                "memory": peaks.summary(session.meter),
                 "predictions": [p.as_json() for p in predictions],
                 "cost": cost.summary(session, predictions),
                 "views": {

@@ -6,6 +6,7 @@ The published models, all blocks, are allocated by ``nox -s ttnn`` (``refsim mem
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +20,7 @@ from refsim.files.tables import flat
 from refsim.models.spec import Published
 from tests.json_output import loads
 from tt_impl.reports import memory
-from tt_impl.reports.residency import Model, residency
+from tt_impl.reports.residency import TABLE, Model, residency
 from tt_impl.run.launch import Outcome, Worker
 
 DRAM = 12 * 1072693184
@@ -147,17 +148,15 @@ def test_no_such_model() -> None:
         memory.find_published("huge")
 
 
-def test_a_report_is_one_run(tmp_path, monkeypatch) -> None:
-    from tt_impl.reports import memory_tables
-
-    before = {"system": list(memory_tables.SYSTEMS[0]), "ran": "", "stages": []}
+def test_a_report_is_one_run(tmp_path) -> None:
+    before = {"system": list(TABLE.systems[0]), "ran": "", "stages": []}
     (tmp_path / "memory.json").write_text(json.dumps([before]))
     missing = {"stage": "transformer", "model": "wan22-t2v-a14b", "missing": "not today"}
     row = {"system": ["wan22-t2v-a14b", "480p", "t3k", "sp2_tp4"], "ran": "", "stages": [missing]}
-    monkeypatch.setattr(memory_tables, "measured", lambda system, worker: row)
-    assert memory_tables.write(tmp_path, match="wan22 t3k") == [row]
+    table = replace(TABLE, measure=lambda system, worker: row)
+    assert table.write(tmp_path, match="wan22 t3k") == [row]
     assert json.loads((tmp_path / "memory.json").read_text()) == [row]
-    table = (tmp_path / "README.md").read_text()
-    assert "| wan22-t2v-a14b 480p | t3k | sp2_tp4 | not today |" in table and "sd35" not in table
+    page = (tmp_path / "README.md").read_text()
+    assert "| wan22-t2v-a14b 480p | t3k | sp2_tp4 | not today |" in page and "sd35" not in page
     with pytest.raises(UserError, match="no system has the words 'llama'"):
-        memory_tables.write(tmp_path, match="llama")
+        table.write(tmp_path, match="llama")

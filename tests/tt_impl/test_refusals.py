@@ -113,7 +113,7 @@ class Refused:
         self._options = RunOptions.of(**where, fault=fault, timeout_s=120)
 
     def run(self, case: Case, seed: int) -> None:
-        self._worker.execute("tt_impl.pipelines.memory:program", self._options, self._arguments, values=False)
+        self._worker.execute("tt_impl.pipelines.allocation:program", self._options, self._arguments, values=False)
 
 
 @pytest.mark.parametrize("case", CASES)

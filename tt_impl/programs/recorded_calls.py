@@ -16,7 +16,7 @@ import ttnn
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import ShapeWeights
 from tt_impl.parallel.context import Context
-from tt_impl.pipelines.memory import Subject
+from tt_impl.pipelines.allocation import Subject
 from tt_impl.pipelines.transformer import submeshes
 from tt_impl.trace.intercept import Invocation, intercepted, on_device, tensors_in
 

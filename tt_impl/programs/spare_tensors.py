@@ -14,7 +14,7 @@ from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import ShapeWeights
 from tt_impl.parallel.context import Context
-from tt_impl.pipelines.memory import Subject
+from tt_impl.pipelines.allocation import Subject
 
 
 def program(

@@ -16,8 +16,8 @@ from tt_impl.run.installed import ttnn_package
 from tt_impl.run.launch import Outcome, execute
 
 MIB = 1024 * 1024
-PROGRAM = "tt_impl.pipelines.memory:program"
-NEEDS = "tt_impl.pipelines.memory:needs"
+PROGRAM = "tt_impl.pipelines.allocation:program"
+NEEDS = "tt_impl.pipelines.allocation:needs"
 _FULL = ("Out of Memory", "Not enough space", "beyond max L1 size", "clash with L1 buffers")
 """What ttnn says when DRAM or L1 is full: an allocation that fails, or circular buffers that grow too far."""
 PASSES = 3
@@ -42,7 +42,7 @@ def plan(
     optable: bool = False,
     run: Callable[..., Outcome] = execute,
 ) -> Outcome:
-    """Make the report of ``tt_impl.pipelines.memory`` as ``Outcome.report``: what was allocated, or would have to be.
+    """Make the report of ``tt_impl.pipelines.allocation`` as ``Outcome.report``: what was or would be allocated.
 
     Args:
         options: the mesh, the factors and a ttnn backend.

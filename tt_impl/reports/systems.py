@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +15,45 @@ from tt_impl.run.launch import Worker
 Row = dict[str, Any]
 System = tuple[str, str, str, str]
 """Model, size, mesh, configuration."""
-Progress = Callable[[str], None]
 
 
-def measured(
-    systems: Sequence[System], match: str, measure: Callable[[System, Worker], Row], progress: Progress
-) -> list[Row]:
-    """Measure those systems alone whose ``model size mesh parallel`` has all words of ``match``.
+@dataclass(frozen=True)
+class Table:
+    """A report with a row per system.
 
-    Raises:
-        UserError: no system has these words.
+    Attributes:
+        measure: the row of a system.
+        lines: the page of all rows.
+        numbers, page: names of the files, of the rows as JSON and of the page.
     """
-    chosen = [system for system in systems if all(word in " ".join(system) for word in match.split())]
-    if not chosen:
-        raise UserError(f"no system has the words '{match}'; one of them is '{' '.join(systems[0])}'.")
-    rows = []
-    with Worker() as worker:
-        for system in chosen:
-            progress(" ".join(system))
-            rows.append(measure(system, worker))
-    return rows
+
+    systems: tuple[System, ...]
+    measure: Callable[[System, Worker], Row]
+    lines: Callable[[list[Row]], Iterable[str]]
+    numbers: str
+    page: str
+
+    def write(self, out: Path, *, match: str = "", progress: Callable[[str], None] = lambda text: None) -> list[Row]:
+        """Write both files into ``out``, of those systems alone whose ``model size mesh parallel`` has all words of
+        ``match``: one table is one run.
+
+        Raises:
+            UserError: no system has these words.
+        """
+        chosen = [system for system in self.systems if all(word in " ".join(system) for word in match.split())]
+        if not chosen:
+            raise UserError(f"no system has the words '{match}'; one of them is '{' '.join(self.systems[0])}'.")
+        rows = []
+        with Worker() as worker:
+            for system in chosen:
+                progress(" ".join(system))
+                rows.append(self.measure(system, worker))
+        out.mkdir(parents=True, exist_ok=True)
+        output.write(out / self.numbers, (json.dumps(rows, indent=1) + "\n").encode())
+        output.write(out / self.page, ("\n".join(self.lines(rows)) + "\n").encode())
+        return rows
 
 
-def write(rows: list[Row], numbers: Path, page: Path, lines: Iterable[str]) -> None:
-    """Write the rows as JSON, and a page of them, into one folder."""
-    numbers.parent.mkdir(parents=True, exist_ok=True)
-    output.write(numbers, (json.dumps(rows, indent=1) + "\n").encode())
-    output.write(page, ("\n".join(lines) + "\n").encode())
+def missing(error: Exception) -> Row:
+    """Return what stands in a row in place of numbers: why there are none."""
+    return {"missing": " ".join(str(error).split())[:200]}

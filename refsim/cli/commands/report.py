@@ -46,19 +46,19 @@ def ranking(out: Tables = Path("reports/perf")) -> None:
 @report.command()
 def memory(out: Tables = Path("reports/memory"), match: Match = "") -> None:
     """Allocate the published systems, pipelines whole, on mock meshes: DRAM, L1, what to swap, what does not fit."""
-    from tt_impl.reports.memory_tables import write
+    from tt_impl.reports.residency import TABLE
 
     check_folder(out, "--out")
-    write(out, match=match, progress=say)
+    TABLE.write(out, match=match, progress=say)
 
 
 @report.command()
 def sdpa(out: Tables = Path("reports/memory"), match: Match = "") -> None:
     """Try chunk sizes of ring attention on mock meshes: which fit a core's L1, which ttnn refuses."""
-    from tt_impl.reports.sdpa_tables import write
+    from tt_impl.reports.chunks import TABLE
 
     check_folder(out, "--out")
-    write(out, match=match, progress=say)
+    TABLE.write(out, match=match, progress=say)
 
 
 @report.command()

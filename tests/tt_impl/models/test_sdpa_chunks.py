@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from refsim.base.options import RunOptions
-from tt_impl.reports import sdpa_tables
+from tt_impl.reports import chunks
 from tt_impl.run.launch import Worker
 
 
@@ -14,7 +14,7 @@ def report(worker: Worker) -> dict:
     """One device's share of SD3.5-Large on a pair of Wormholes, 512 pixels."""
     options = RunOptions.of(mesh="n300", parallel="sp2", backend="ttnn-mock")
     arguments = {"q": [1, 4, 512, 64], "rear": [1, 4, 333, 64]}
-    return worker.execute(sdpa_tables.PROGRAM, options, arguments, values=False).report
+    return worker.execute(chunks.PROGRAM, options, arguments, values=False).report
 
 
 def test_a_pair_fits_as_far_as_its_bytes_do(report: dict) -> None:
@@ -29,6 +29,6 @@ def test_a_pair_fits_as_far_as_its_bytes_do(report: dict) -> None:
 
 
 def test_the_table_strikes_out_what_is_refused(report: dict) -> None:
-    row = {"system": list(sdpa_tables.SYSTEMS[0]), "ran": "here", "q": [1, 4, 512, 64], "rear": None} | report
-    text = "\n".join(sdpa_tables.markdown([row]))
+    row = {"system": list(chunks.SYSTEMS[0]), "ran": "here", "q": [1, 4, 512, 64], "rear": None} | report
+    text = "\n".join(chunks.markdown([row]))
     assert text.count("~~") == 2 + 2 * sum(bool(cell["refused"]) for cell in report["rows"]) and text.count("**") == 4

@@ -20,7 +20,7 @@ from refsim.files import output
 from refsim.files.keys import as_json
 from tt_impl.harness.checks.find import find
 from tt_impl.harness.checks.finding import Finding
-from tt_impl.harness.reports import cost, markdown, memory, profiler_csv, timeline, visualizer
+from tt_impl.harness.reports import cost, markdown, peaks, profiler_csv, timeline, visualizer
 from tt_impl.harness.reports.index import OPTION, SCHEMA
 from tt_impl.harness.reports.prediction import Prediction
 from tt_impl.harness.watch.session import Session
@@ -104,13 +104,13 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
       ``cb_bytes`` (null where ttnn would not tell), ``fidelity``, and ``ns``, ``low_ns``, ``high_ns``, ``kind``,
       ``bound``, ``measured``, ``assumed`` or ``unpriced``, see :class:`tt_impl.harness.reports.prediction.Prediction`.
     * ``cost``: totals, see :func:`tt_impl.harness.reports.cost.summary`.
-    * ``memory``: see :func:`tt_impl.harness.reports.memory.summary`.
+    * ``memory``: see :func:`tt_impl.harness.reports.peaks.summary`.
     * ``findings``: ``kind``, ``sentence``, ``op``, ``where``; what leaks is among them.
     * ``fallbacks``: operations answered by ttnn's golden functions, and how often.
     """
     if session.meter is None or session.results is None:
         raise UserError("a report needs a program watched with report=True; pass it to watched().")
-    used = memory.summary(session.meter)
+    used = peaks.summary(session.meter)
     predictions = cost.predict(session.meter)
     findings = find(session.log) if findings is None else findings
     return {

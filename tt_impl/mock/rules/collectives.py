@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across
-from tt_impl.mock.storage.memory import shared
 from tt_impl.mock.storage.values import Shards
+from tt_impl.mock.storage.views import shared
 
 
 def gathered(x: Shards, dim: int, cluster_axis: int | None, *, as_stored: bool = False) -> list[Tensor]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tt_impl.mock.storage.memory import View, seen_by, shared
+from tt_impl.mock.storage.views import View, seen_by, shared
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """The values of device tensors: one torch tensor per device, by buffer.
 
 A buffer has an id that views share and that is never given twice, so a view sees what was written in place through
-another one, and a preallocated output overwrites what was there; :mod:`tt_impl.mock.storage.memory` says how a view of
+another one, and a preallocated output overwrites what was there; :mod:`tt_impl.mock.storage.views` says how a view of
 another shape reads it. Devices that hold the same value may share one torch tensor; nothing is ever changed in
 place, only replaced. How numbers are kept and rounded: :mod:`tt_impl.mock.storage.dtypes`.
 """
@@ -19,8 +19,8 @@ import ttnn
 from tt_impl.mock.storage.buffers import BufferValues, Window
 from tt_impl.mock.storage.dtypes import RANGES, round_to
 from tt_impl.mock.storage.errors import ShadowError, UnknownPadding, UnseenValue
-from tt_impl.mock.storage.memory import View, shared
 from tt_impl.mock.storage.not_finite import INFINITY, not_finite
+from tt_impl.mock.storage.views import View, shared
 
 
 class Shards(Sequence):

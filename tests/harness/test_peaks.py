@@ -42,12 +42,12 @@ def test_peak_inside_an_operation(measured: dict[str, Any]) -> None:
 @pytest.mark.skipif(not HAS_TTNN, reason=REASON)
 def test_l1_is_never_less_than_its_tensors() -> None:
     """Also where ttnn does not tell the circular buffers of the only program, or none was run."""
-    from tt_impl.harness.reports import memory
+    from tt_impl.harness.reports import peaks
 
     meter: Any = SimpleNamespace(levels=[], history=[], launches=[SimpleNamespace(layout=None, event=0)])
     peak = {"bytes_per_bank": 4096, "bytes": 8192, "event": 0, "op": "ttnn.add", "where": "a.py:1", "live": []}
     place = {"event": 0, "op": "ttnn.add", "where": "a.py:1"}
-    assert memory._with_programs(meter, 0, peak) == {"bytes": 4096, "cb_bytes": 0} | place
+    assert peaks._with_programs(meter, 0, peak) == {"bytes": 4096, "cb_bytes": 0} | place
 
 
 def test_what_is_left_at_the_end(measured: dict[str, Any]) -> None:

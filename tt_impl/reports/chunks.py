@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from refsim.base.errors import RefsimError
 from refsim.base.options import RunOptions
 from refsim.files.tables import as_markdown
 from refsim.models.registry import get_published, latent, spec_of
 from tt_impl.reports import memory, systems
-from tt_impl.reports.systems import Progress, Row, System
+from tt_impl.reports.systems import Row, System, Table
 from tt_impl.run.launch import Worker
 
 PROGRAM = "tt_impl.pipelines.sdpa_chunks:program"
@@ -35,18 +34,6 @@ _WITH_PROMPT = 8
 """Tensors given to the op: q, k, v, then the prompt's q, k, v, then the two buffers."""
 
 
-def write(out: Path, *, match: str = "", progress: Progress = lambda text: None) -> list[Row]:
-    """Write ``sdpa_chunks.json`` and ``sdpa_chunks.md`` into ``out``, of those systems alone whose name has all
-    words of ``match``: one table is one run.
-
-    Raises:
-        UserError: no system has these words.
-    """
-    rows = systems.measured(SYSTEMS, match, swept, progress)
-    systems.write(rows, out / "sdpa_chunks.json", out / "sdpa_chunks.md", markdown(rows))
-    return rows
-
-
 def swept(system: System, worker: Worker) -> Row:
     """Try all chunk sizes for one system, or the sentence that says why there are none."""
     name, size, mesh, parallel = system
@@ -55,7 +42,7 @@ def swept(system: System, worker: Worker) -> Row:
         q, rear = streams(name, size, options, worker)
         outcome = worker.execute(PROGRAM, options, {"q": q, "rear": rear}, values=False)
     except RefsimError as error:
-        return {"system": list(system), "missing": " ".join(str(error).split())[:200]}
+        return {"system": list(system)} | systems.missing(error)
     return {"system": list(system), "ran": outcome.ran, "q": q, "rear": rear} | outcome.report
 
 
@@ -108,3 +95,6 @@ def _cell(cell: Row, used: list[int]) -> str:
     if cell["refused"]:
         return f"~~{text}~~"
     return f"**{text}**" if [cell["q"], cell["k"]] == used else text
+
+
+TABLE = Table(SYSTEMS, swept, markdown, "sdpa_chunks.json", "sdpa_chunks.md")
