@@ -31,7 +31,7 @@ from refsim.timing.cost.ops import Cost, bounded, tiles
 from refsim.timing.cost.sdpa import SDPAConfig, sdpa
 from refsim.timing.predict.stages import EAGER_GAP_NS
 from refsim.timing.read.device_op import DeviceOp
-from refsim.timing.read.tensors import BYTES, Tensor_
+from refsim.timing.read.tensors import BYTES, OpTensor
 
 # One forward on a Blackhole chip in TT-Lang kernels and TTNN, as the document says that these predictions are compared
 # with.
@@ -240,7 +240,7 @@ def _joined(cached: int, rows: int, heads: int, e: int) -> list[Kernel]:
     old, new, both = (_tile(*shape) for shape in shapes)
     if cached % TILE == 0:
         return [_op("concat", both, old, new, name="cache concat")]
-    old_rows, new_rows, both_rows = (Tensor_(shape, "bf16", "DRAM", "ROW_MAJOR", shape[2]) for shape in shapes)
+    old_rows, new_rows, both_rows = (OpTensor(shape, "bf16", "DRAM", "ROW_MAJOR", shape[2]) for shape in shapes)
     untilized = [_op("untilize", old_rows, old), _op("untilize", new_rows, new)]
     return [
         *untilized,
@@ -249,11 +249,11 @@ def _joined(cached: int, rows: int, heads: int, e: int) -> list[Kernel]:
     ]
 
 
-def _tile(b: int, z: int, y: int, x: int) -> Tensor_:
-    return Tensor_((b, z, _padded(y), _padded(x)), "bf16", "DRAM", "TILE", y)
+def _tile(b: int, z: int, y: int, x: int) -> OpTensor:
+    return OpTensor((b, z, _padded(y), _padded(x)), "bf16", "DRAM", "TILE", y)
 
 
-def _op(kind: str, out: Tensor_, *inputs: Tensor_, name: str = "") -> Kernel:
+def _op(kind: str, out: OpTensor, *inputs: OpTensor, name: str = "") -> Kernel:
     """Price one of ttnn's operations like those of a profiler file."""
     cores = min(CHIP.num_cores, tiles(out.numel // TILE))
     cost = cost_of(DeviceOp(CODES[kind], CHIP.arch, cores, "HiFi2", inputs, (out,)))

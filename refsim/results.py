@@ -75,15 +75,15 @@ def read_records(folder: str | Path) -> dict[str, list[dict[str, Any]]]:
     root = Path(folder)
     if not root.is_dir():
         raise UserError(f"'{folder}' is no folder; give one that a command wrote with --out.")
-    found = {}
+    records = {}
     for kind, (name, _) in KINDS.items():
         rows = [row for path in sorted(root.rglob(name)) for row in _records(kind, path, root)]
         if rows:
-            found[kind] = rows
-    if not found:
+            records[kind] = rows
+    if not records:
         files = "; ".join(f"{name} ({command})" for name, command in KINDS.values())
         raise UserError(f"'{folder}' holds no results; these are read: {files}.")
-    return found
+    return records
 
 
 def _records(kind: str, path: Path, root: Path) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ from refsim.models import registry
 from refsim.models.spec import ModelSpec
 from tests.tree import PRODUCT, ROOT
 
-SPECS = registry.own()
+SPECS = registry.builtin()
 
 
 def own_files(spec: ModelSpec) -> tuple[str, ...]:

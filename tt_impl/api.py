@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refsim.base import scratch
+from refsim.base.access import refuse_unreadable
 from refsim.base.errors import UserError
 from refsim.base.finite import check_tensors
-from refsim.base.given import refuse_unreadable
 from refsim.base.options import RunOptions, as_options
 from refsim.files import output
 from tt_impl.run.launch import KINDS, Outcome, execute

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from refsim.models.registry import own
+from refsim.models.registry import builtin
 from refsim.models.spec import ModelSpec, Published
 
 NO_LIBRARY = ("dflash", "motif")
@@ -16,7 +16,7 @@ def published_models() -> dict[str, tuple[ModelSpec, Published]]:
     """
     return {
         f"published_{published.name.replace('-', '_').replace('.', '_')}": (spec, published)
-        for spec in own()
+        for spec in builtin()
         if spec.name not in NO_LIBRARY
         for published in spec.published
     }

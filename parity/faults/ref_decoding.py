@@ -73,7 +73,7 @@ def hidden_states_a_layer_early(
     if not keep:
         return hidden
     before = self.embed(ids)
-    return decoder.Hidden(hidden.last, torch.cat([before, hidden.kept[..., : -before.shape[-1]]], -1))
+    return decoder.Hidden(hidden.last, torch.cat([before, hidden.layers[..., : -before.shape[-1]]], -1))
 
 
 @decoding("The context is not normed before the layers.", "hidden_norm left out")

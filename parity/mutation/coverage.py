@@ -12,7 +12,7 @@ from parity.mutation.source import statements
 from parity.mutation.tree import folder_of
 from refsim.files import output, tables
 from refsim.files.keys import Document, Key
-from refsim.models.registry import own
+from refsim.models.registry import builtin
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def count(file: str, source: str, executed: set[int], refused: bool = False) -> 
 def timing_only() -> set[str]:
     """Return the files that are for predictions alone: those of the models that every run refuses, and of no other."""
     files: dict[bool, set[str]] = {False: set(), True: set()}
-    for spec in own():
+    for spec in builtin():
         used = (spec.model, spec.config, f"refsim.models.{spec.name}.spec:")
         files[spec.timing_only] |= {name.partition(":")[0].replace(".", "/") + ".py" for name in used}
     return files[True] - files[False]

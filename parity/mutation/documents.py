@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from parity.cases.oracles import oracle_of
 from parity.cases.published import NO_LIBRARY
-from refsim.models.registry import own
+from refsim.models.registry import builtin
 
 _FIGURES = ("Figure", "Pair", "Execution", "TtDit")
 _TABLES = ("class_names", "published")
@@ -57,7 +57,7 @@ def _asked_otherwise(node: ast.AST) -> list[ast.keyword]:
     if not (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)):
         return []
     name = str(node.args[0].value)
-    classes = {published.name: published.class_name for spec in own() for published in spec.published}
+    classes = {published.name: published.class_name for spec in builtin() for published in spec.published}
     known = oracle_of(classes[name]).other_than_pipeline.get(name, ()) if name in classes else ()
     return [keyword for keyword in node.keywords if _ASKED.get(keyword.arg or "") in known]
 

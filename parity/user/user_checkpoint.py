@@ -33,7 +33,7 @@ from refsim.base import scratch
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import Checkpoint
-from refsim.files.folder import Found
+from refsim.files.folder import ModelFolder
 from refsim.files.keys import Measured, Sometimes
 from refsim.files.tensor_file import TensorFile
 from refsim.models.registry import look_at, spec_of_checkpoint
@@ -141,7 +141,7 @@ def library_layout(
 
 
 def judge_model(
-    checked: Path | Found, layout: Layout, *, inputs: Path, options: RunOptions, guidance: float | None, out: Path
+    checked: Path | ModelFolder, layout: Layout, *, inputs: Path, options: RunOptions, guidance: float | None, out: Path
 ) -> tuple[Result, CheckAgainst]:
     """Run one forward as :func:`refsim.run` does, and judge what it gave."""
     checked_folder = look_at(checked, options.variant)

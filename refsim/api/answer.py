@@ -20,8 +20,8 @@ def check_answer(result: Result | None, options: RunOptions) -> None:
 
 def origin(result: Result) -> str:
     """Return in words which rank read a value that is not finite before any other, and in what."""
-    found = [(first.order, rank) for rank, first in enumerate(result.not_finite) if first is not None]
-    if not found:
+    firsts = [(first.order, rank) for rank, first in enumerate(result.not_finite) if first is not None]
+    if not firsts:
         return "every op read finite values only, so the last one made it (on every rank)"
-    _, rank = min(found)
+    _, rank = min(firsts)
     return f"the first op to read one was rank {rank}'s {result.not_finite[rank]}"

@@ -25,7 +25,7 @@ def simulate_attention(
     scheme: str = "ring",
     logical_n: int | None = None,
     options: RunOptions | None = None,
-    **given: Any,
+    **settings: Any,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Compute attention of full tensors as the mesh would.
 
@@ -38,7 +38,7 @@ def simulate_attention(
             axis 0 and ulysses on axis 1.
         logical_n: number of real rows; keys from there on are masked. Default N.
         options: where and how it runs; ``scheme`` does not count then.
-        given: instead of ``options``: ``mesh`` and any other keyword of :meth:`refsim.base.options.RunOptions.of`;
+        settings: instead of ``options``: ``mesh`` and any other keyword of :meth:`refsim.base.options.RunOptions.of`;
             without ``dtype``, that of q.
 
     Returns:
@@ -52,28 +52,28 @@ def simulate_attention(
     """
     tensors = {"q": q, "k": k, "v": v}
     names = ("joint_q", "joint_k", "joint_v")
-    apart = {name: given.pop(name) for name in names if name in given}
+    apart = {name: settings.pop(name) for name in names if name in settings}
     prompt = dict(zip(names, joint, strict=True)) if joint is not None else apart
     tensors |= {name: x for name, x in prompt.items() if x is not None}
     if options is None:
-        given["scheme"] = scheme
-    result = attention_result(tensors, options=options, logical_n=logical_n, **given)
+        settings["scheme"] = scheme
+    result = attention_result(tensors, options=options, logical_n=logical_n, **settings)
     return result.tensors["out"], result.tensors.get("joint_out"), result.tensors["lse"]
 
 
 def attention_result(
-    tensors: dict[str, Tensor], *, options: RunOptions | None = None, logical_n: int | None = None, **given: Any
+    tensors: dict[str, Tensor], *, options: RunOptions | None = None, logical_n: int | None = None, **settings: Any
 ) -> Result:
     """Do as :func:`simulate_attention` and return the whole :class:`~refsim.runtime.launch.Result`.
 
     Args:
         tensors: ``q``, ``k``, ``v`` and optionally ``joint_q``, ``joint_k``, ``joint_v``.
-        options, given: a :class:`RunOptions`, or its keywords with ``scheme``.
+        options, settings: a :class:`RunOptions`, or its keywords with ``scheme``.
     """
-    if options is None and "scheme" in given:
-        options = attention_options(**{"dtype": getattr(tensors["q"], "dtype", None), **given})
-        given = {}
-    options = as_options(options, given)
+    if options is None and "scheme" in settings:
+        options = attention_options(**{"dtype": getattr(tensors["q"], "dtype", None), **settings})
+        settings = {}
+    options = as_options(options, settings)
     check_attention_tensors(tensors, options.storage)
     n = tensors["q"].shape[2]
     rows = n if logical_n is None else logical_n

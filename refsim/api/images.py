@@ -24,7 +24,7 @@ from refsim.base.padded import Padded
 from refsim.files import output
 from refsim.files.checkpoint import Checkpoint
 from refsim.files.lora import by_part
-from refsim.models.registry import FoundPipeline, look_at_pipeline, spec_of_checkpoint
+from refsim.models.registry import PipelineFolder, look_at_pipeline, spec_of_checkpoint
 from refsim.pipelines.pipeline import Pipeline, find_pipeline
 from refsim.pipelines.request import PipelineRequest, read_index
 from refsim.pipelines.transformer import digest
@@ -126,14 +126,14 @@ class Check:
 
 
 def generate_images(
-    folder: str | Path | FoundPipeline,
+    folder: str | Path | PipelineFolder,
     request: PipelineRequest,
     *,
     options: RunOptions | None = None,
     check: bool = False,
     progress: Progress | None = None,
     backend: Backend | None = None,
-    **given: Any,
+    **settings: Any,
 ) -> Generated | None:
     """Run a pipeline folder; None on torchrun's ranks above 0.
 
@@ -145,16 +145,16 @@ def generate_images(
             same mesh in the same dtype.
         progress: called now and then with the number of denoising steps that are done and of all of them.
         backend: what runs it if not refsim's own ranks; refsim checks the folder's parts all the same.
-        given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
+        settings: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
             :meth:`refsim.base.options.RunOptions.of`.
 
     Raises:
         UserError: anything that does not fit.
         RankFailure: a rank died, raised or hung.
     """
-    if not isinstance(folder, FoundPipeline):
-        folder = look_at_pipeline(Path(folder), read_index(Path(folder)), asked_variant(options, given))
-    options = as_options(options, given)
+    if not isinstance(folder, PipelineFolder):
+        folder = look_at_pipeline(Path(folder), read_index(Path(folder)), asked_variant(options, settings))
+    options = as_options(options, settings)
     if check and launch.under_torchrun():
         raise UserError(
             "--check starts a run of its own, which torchrun's ranks cannot; leave out torchrun or --check."
@@ -178,12 +178,13 @@ def generate_images(
             return None
         if backend is not None and not options.fault:
             check_tensors(result.tensors, f"it was computed on {options.backend}")
-        found = _generated(result, pipeline.fps)
+        generated = _generated(result, pipeline.fps)
         if check:
             other, against = to_check_against(options, backend)
             alone = run_on_ranks(arguments, other, progress)
-            found = replace(found, check=_compare(found, _generated(alone, pipeline.fps), options.dtype, against))
-    return found
+            judged = _compare(generated, _generated(alone, pipeline.fps), options.dtype, against)
+            generated = replace(generated, check=judged)
+    return generated
 
 
 def run_on_ranks(arguments: dict[str, Any], options: RunOptions, progress: Progress | None) -> Ran | None:
@@ -230,24 +231,24 @@ def _check_request(pipeline: Pipeline, root: Path, request: PipelineRequest, opt
         raise UserError("a video's decoder is cut in space only; leave out --vae-parallel.")
 
 
-def check_writer(folder: Path | FoundPipeline) -> None:
+def check_writer(folder: Path | PipelineFolder) -> None:
     """Raise ``UserError`` if what a pipeline gives could not be written."""
     if find_pipeline(folder).fps > 1 and importlib.util.find_spec("av") is None:
         raise UserError("a video needs PyAV to be written as MP4; install refsim[oracle].")
 
 
-def write_pictures(found: Generated, folder: Path) -> list[Path]:
+def write_pictures(generated: Generated, folder: Path) -> list[Path]:
     """Write a PNG per frame, and for several an MP4 and an animated GIF; return the paths, the MP4 first."""
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)  # of --interactive: one folder per prompt
-    images = [Image.fromarray(frame.numpy()) for frame in found.pixels]
+    images = [Image.fromarray(frame.numpy()) for frame in generated.pixels]
     written = []
     if len(images) > 1:
         written.append(folder / "video.mp4")
-        output.write(written[-1], _mp4(found))
+        output.write(written[-1], _mp4(generated))
         content = io.BytesIO()
-        duration = 1000 / found.fps
+        duration = 1000 / generated.fps
         images[0].save(content, "GIF", save_all=True, append_images=images[1:], duration=duration, loop=0)
         written.append(folder / "video.gif")
         output.write(written[-1], content.getvalue())
@@ -259,14 +260,14 @@ def write_pictures(found: Generated, folder: Path) -> list[Path]:
     return written
 
 
-def _mp4(found: Generated) -> bytes:
+def _mp4(generated: Generated) -> bytes:
     """Encode H.264 at the pipeline's frames per second; an odd row or column, which it cannot hold, is left out."""
     import av
 
-    frames = found.pixels[:, : found.pixels.shape[1] // 2 * 2, : found.pixels.shape[2] // 2 * 2].numpy()
+    frames = generated.pixels[:, : generated.pixels.shape[1] // 2 * 2, : generated.pixels.shape[2] // 2 * 2].numpy()
     content = io.BytesIO()
     with av.open(content, "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=found.fps, options={"crf": "12"})
+        stream = container.add_stream("libx264", rate=generated.fps, options={"crf": "12"})
         stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], "yuv420p"
         stream.thread_count = 1  # the same frames, the same bytes
         for picture in frames:
@@ -300,10 +301,10 @@ def to_pixels(frames: Tensor) -> Tensor:
     return pixels[0].permute(1, 2, 3, 0).contiguous()
 
 
-def _compare(found: Generated, other: Generated, dtype: str, against: str) -> Check:
-    pcc = [_pcc(a, b) for a, b in zip(found.steps, other.steps, strict=True)]
-    difference = int((found.pixels.int() - other.pixels.int()).abs().max())
-    picture = _pcc(found.pixels, other.pixels)
+def _compare(generated: Generated, other: Generated, dtype: str, against: str) -> Check:
+    pcc = [_pcc(a, b) for a, b in zip(generated.steps, other.steps, strict=True)]
+    difference = int((generated.pixels.int() - other.pixels.int()).abs().max())
+    picture = _pcc(generated.pixels, other.pixels)
     return Check(pcc, difference, exact=dtype == "fp32", picture_pcc=picture, against=against)
 
 

@@ -17,9 +17,9 @@ from refsim.base.options import RunOptions
 from refsim.runtime import launch
 
 
-def asked_variant(options: RunOptions | None, given: dict[str, Any]) -> str | None:
+def asked_variant(options: RunOptions | None, settings: dict[str, Any]) -> str | None:
     """Return the variant that ``as_options`` will find, for what is looked at before any option is checked."""
-    return given.get("variant") if options is None else options.variant
+    return settings.get("variant") if options is None else options.variant
 
 
 @contextlib.contextmanager

@@ -14,20 +14,20 @@ from refsim.api.inputs import as_file, asked_variant
 from refsim.api.validate import check_run
 from refsim.base.options import RunOptions, as_options
 from refsim.files import output
-from refsim.files.folder import Found
+from refsim.files.folder import ModelFolder
 from refsim.models.registry import look_at
 from refsim.runtime import launch
 from refsim.runtime.launch import Result
 
 
 def run(
-    checkpoint: str | Path | Found,
+    checkpoint: str | Path | ModelFolder,
     *,
     inputs: str | Path | dict[str, Tensor],
     options: RunOptions | None = None,
     guidance: float | None = None,
     out: str | Path | None = None,
-    **given: Any,
+    **settings: Any,
 ) -> Result | None:
     """Run one forward of a diffusers checkpoint folder on a mesh.
 
@@ -39,7 +39,7 @@ def run(
         options: where and how it runs.
         guidance: also return ``guided`` = uncond + guidance * (cond - uncond).
         out: safetensors file to write ``sample`` (and ``guided``) to.
-        given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
+        settings: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
             :meth:`refsim.base.options.RunOptions.of`.
 
     Returns:
@@ -51,16 +51,16 @@ def run(
         NotFiniteError: the answer holds NaN or infinity.
         RankFailure: a rank died, raised or hung.
     """
-    found = look_at(checkpoint, asked_variant(options, given))
-    options = as_options(options, given)
+    folder = look_at(checkpoint, asked_variant(options, settings))
+    options = as_options(options, settings)
     if out is not None:
-        read = [found.path] if isinstance(inputs, dict) else [found.path, inputs]
+        read = [folder.path] if isinstance(inputs, dict) else [folder.path, inputs]
         output.check_target(Path(out), "out", *map(Path, read))
     with contextlib.ExitStack() as stack:
         if isinstance(inputs, dict):
             inputs = stack.enter_context(as_file(inputs))
-        check_run(found, Path(inputs), options, guidance=guidance)
-        arguments = {"checkpoint": str(found.path), "inputs": str(inputs), "guidance": guidance}
+        check_run(folder, Path(inputs), options, guidance=guidance)
+        arguments = {"checkpoint": str(folder.path), "inputs": str(inputs), "guidance": guidance}
         result = launch.execute("refsim.pipelines.transformer:program", options, arguments)
     check_answer(result, options)
     if result is not None:

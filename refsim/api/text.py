@@ -16,12 +16,12 @@ import torch
 from refsim.api.answer import origin
 from refsim.api.inputs import as_file, asked_variant
 from refsim.api.validate import check_weights_fit
+from refsim.base.access import refuse_unreadable
 from refsim.base.errors import NotFiniteError, UserError, first_line
-from refsim.base.given import refuse_unreadable
 from refsim.base.options import RunOptions, as_options
 from refsim.base.schema import Count, check, read_object, short
 from refsim.files.checkpoint import Checkpoint, Weights
-from refsim.files.folder import Found
+from refsim.files.folder import ModelFolder
 from refsim.models.registry import look_at
 from refsim.pipelines.request import check_text, is_whole, load_tokenizer
 from refsim.pipelines.speculative import CACHES, Decoded, Step, build
@@ -41,7 +41,7 @@ class TextRequest:
         stop: ids that end a text.
     """
 
-    draft: str | Path | Found | None = None
+    draft: str | Path | ModelFolder | None = None
     cache: str = "context"
     max_new_tokens: int = 128
     stop: Sequence[int] = ()
@@ -85,14 +85,14 @@ class TextResult:
 
 
 def generate_text(
-    target: str | Path | Found,
+    target: str | Path | ModelFolder,
     prompts: Sequence[Sequence[int]],
     request: TextRequest,
     *,
     options: RunOptions | None = None,
     check: bool = False,
     progress: Callable[[int, int], None] | None = None,
-    **given: Any,
+    **settings: Any,
 ) -> TextResult | None:
     """Decode greedily after each prompt; None on torchrun's ranks above 0.
 
@@ -104,7 +104,7 @@ def generate_text(
         options: where and how it runs; tensor parallelism only.
         check: decode once more with the target alone and compare the tokens.
         progress: called now and then with the number of steps that are done and of all of them.
-        given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
+        settings: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
             :meth:`refsim.base.options.RunOptions.of`.
 
     Raises:
@@ -112,10 +112,10 @@ def generate_text(
         NotFiniteError: logits that decided a token were not finite numbers.
         RankFailure: a rank died, raised or hung.
     """
-    variant = asked_variant(options, given)
+    variant = asked_variant(options, settings)
     target = look_at(target, variant, "causal_lm")
     draft = None if request.draft is None else look_at(request.draft, variant, "drafter", part=True)
-    options = as_options(options, given)
+    options = as_options(options, settings)
     _check_request(prompts, request, options, check=check)
     weights = Weights(Checkpoint(target), options.storage, meta=True)
     drafter = None if draft is None else Weights(Checkpoint(draft), options.storage, meta=True)
@@ -145,9 +145,9 @@ def generate_text(
 
 
 def _result(result: launch.Result, alone: launch.Result | None) -> TextResult:
-    found = _texts(result)
+    texts = _texts(result)
     return TextResult(
-        texts=found,
+        texts=texts,
         seconds=result.value["seconds"],
         replicas_equal={value["digest"] for value in result.values} == {digest(result.tensors["tokens"])},
         hazards=[str(hazard) for hazard in result.hazards],
@@ -156,7 +156,7 @@ def _result(result: launch.Result, alone: launch.Result | None) -> TextResult:
         block=result.value["block"],
         pages=result.value["pages"],
         collectives=result.collectives,
-        same_as_target=None if alone is None else [t.tokens for t in found] == [t.tokens for t in _texts(alone)],
+        same_as_target=None if alone is None else [t.tokens for t in texts] == [t.tokens for t in _texts(alone)],
     )
 
 
@@ -232,14 +232,14 @@ class Tokenizer:
 
 def _stop_ids(folder: Path, tokenizer: Any) -> list[int]:
     """Return ``eos_token_id`` of generation_config.json and the tokenizer's own."""
-    found = {tokenizer.eos_token_id} - {None}
+    ids = {tokenizer.eos_token_id} - {None}
     path = folder / "generation_config.json"
     refuse_unreadable(path, "the target's file")
     if path.is_file():
         kind = Count | tuple[Count, ...] | None
-        given = check(kind, read_object(path).get("eos_token_id"), "eos_token_id", f"'{path}'")
-        found |= set(given if isinstance(given, tuple) else () if given is None else (given,))
-    return sorted(found)
+        value = check(kind, read_object(path).get("eos_token_id"), "eos_token_id", f"'{path}'")
+        ids |= set(value if isinstance(value, tuple) else () if value is None else (value,))
+    return sorted(ids)
 
 
 def _texts(result: launch.Result) -> list[Decoded]:

@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from refsim.base.access import refuse_unreadable
 from refsim.base.config import DiTParallelConfig
 from refsim.base.errors import UserError
 from refsim.base.finite import first_not_finite
-from refsim.base.given import refuse_unreadable
 from refsim.base.options import RunOptions
 from refsim.base.schema import Real, is_a
 from refsim.files.checkpoint import Weights
-from refsim.files.folder import Found
+from refsim.files.folder import ModelFolder
 from refsim.files.tensor_file import TensorFile
 from refsim.models.inputs import BATCH, Dims, fits, is_exact, named_sizes
 from refsim.models.registry import load_model, models, open_checkpoint, spec_of_checkpoint
@@ -40,8 +40,8 @@ def check_attention_tensors(tensors: dict[str, Tensor], storage: torch.dtype) ->
     """Raise ``UserError`` for shapes that do not go together, and for what is no finite number in ``storage``."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
-            found = _short(tensor.dtype) if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
-            raise UserError(f"{name} is {found}; it must be a tensor of {', '.join(map(_short, _FLOATS))}.")
+            actual = _short(tensor.dtype) if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
+            raise UserError(f"{name} is {actual}; it must be a tensor of {', '.join(map(_short, _FLOATS))}.")
         if tensor.ndim != 4 or 0 in tensor.shape:
             raise UserError(f"{name} must be (batch, heads, tokens, features), not {tuple(tensor.shape)}.")
     q = tensors["q"]
@@ -83,7 +83,7 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def check_run(
-    checkpoint: str | Path | Found, inputs: Path, options: RunOptions, *, guidance: float | None = None
+    checkpoint: str | Path | ModelFolder, inputs: Path, options: RunOptions, *, guidance: float | None = None
 ) -> None:
     """Check folder, inputs and configuration of a run against each other; reads headers and inputs, no weights."""
     check_guidance(guidance)
@@ -128,10 +128,10 @@ def _check_inputs(path: Path, wanted: dict[str, Dims], storage: torch.dtype) -> 
     """Return the shapes of the inputs file, after checking names, shapes, dtypes and values."""
     refuse_unreadable(path, "inputs file")
     try:
-        found = path.is_file()
+        exists = path.is_file()
     except (OSError, ValueError):  # a name that no file can have
-        found = False
-    if not found:
+        exists = False
+    if not exists:
         raise UserError(f"inputs file '{path}' does not exist; give a safetensors file with {', '.join(wanted)}.")
     shapes = {}
     try:

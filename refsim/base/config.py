@@ -155,9 +155,9 @@ def _place(mesh: MeshSpec, factors: dict[str, int], axes: dict[str, int], attent
     tp = factors.get("tp", 1)
     sp, ring, ulysses = _attention_group(factors, attention)
     if ring * ulysses == sp:
-        found = _fit(mesh, cfg, sp, tp, ring, ulysses, axes)
-        if found is not None:
-            return found
+        config = _fit(mesh, cfg, sp, tp, ring, ulysses, axes)
+        if config is not None:
+            return config
     raise UserError(_why_not(mesh, cfg, sp, tp, ring, ulysses, axes))
 
 
@@ -229,13 +229,13 @@ def _submesh(mesh: MeshSpec, cfg: int, cfg_axis: int) -> tuple[int, int] | None:
 
 def valid_configs(mesh: MeshSpec) -> list[str]:
     """Return every ``cfg, sp, tp`` that fits the mesh with ring (or Ulysses) attention, as text."""
-    found = []
+    texts = []
     for cfg in (1, 2):
         for sub in {sub for axis in (0, 1) if (sub := _submesh(mesh, cfg, axis)) is not None}:
             for sp, tp in (sub, sub[::-1]):
                 parts = [f"{n}{f}" for n, f in (("cfg", cfg), ("sp", sp), ("tp", tp)) if f > 1]
-                found.append("_".join(parts) or "sp1")
-    return sorted(set(found), key=lambda t: (t.count("_") * -1, t))
+                texts.append("_".join(parts) or "sp1")
+    return sorted(set(texts), key=lambda t: (t.count("_") * -1, t))
 
 
 def _why_not(mesh: MeshSpec, cfg: int, sp: int, tp: int, ring: int, ulysses: int, axes: dict[str, int]) -> str:
@@ -252,8 +252,8 @@ def _why_not(mesh: MeshSpec, cfg: int, sp: int, tp: int, ring: int, ulysses: int
     if n != mesh.num_devices:
         return f"{asked} uses {n} device{'s' * (n > 1)} but mesh {mesh} has {mesh.num_devices}; {works}"
     if axes:
-        given = ", ".join(f"{k} on axis {a}" for k, a in axes.items())
-        return f"{asked} with {given} does not fit mesh {mesh}; {works}"
+        on_axes = ", ".join(f"{k} on axis {a}" for k, a in axes.items())
+        return f"{asked} with {on_axes} does not fit mesh {mesh}; {works}"
     if fitting:
         need = f"one mesh axis of {sp} devices for this attention"
         if 1 not in (ring, ulysses):

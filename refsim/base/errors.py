@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _OPTION = re.compile(
-    r"(?P<kept>`[^`]*`|(?<!\w)'[^']*')"  # a command, or what a user gave
+    r"(?P<literal>`[^`]*`|(?<!\w)'[^']*')"  # a command, or what a user gave
     r"|(?<![\w-])--(?P<name>[a-z][a-z0-9-]*)(?: (?P<value>\d[\d.]*\b|[A-Z][A-Z_]+\b))?"
 )
 
@@ -28,10 +28,10 @@ class RefsimError(Exception):
         return _OPTION.sub(_keyword, self.with_flags)
 
 
-def _keyword(found: re.Match[str]) -> str:
-    if found["kept"]:
-        return found["kept"]
-    return found["name"].replace("-", "_") + (f"={found['value']}" if found["value"] else "")
+def _keyword(match: re.Match[str]) -> str:
+    if match["literal"]:
+        return match["literal"]
+    return match["name"].replace("-", "_") + (f"={match['value']}" if match["value"] else "")
 
 
 class UserError(RefsimError):

@@ -48,9 +48,9 @@ class Catalog(Generic[T]):
         return "".join(f"; {problem}" for problem in self.problems)
 
 
-def catalog(own: Iterable[T], group: str, kind: type[T], claims: Callable[[T], Iterable[str]]) -> Catalog[T]:
-    """Return the project's ``own`` objects and those that packages register in ``group``, instances of ``kind``."""
-    found: list[T] = []
+def catalog(builtin: Iterable[T], group: str, kind: type[T], claims: Callable[[T], Iterable[str]]) -> Catalog[T]:
+    """Return the project's ``builtin`` objects and those that packages register in ``group``, instances of ``kind``."""
+    values: list[T] = []
     by_name: dict[str, T] = {}
     owners: dict[str, str] = {}
     contested: dict[str, str] = {}
@@ -62,12 +62,12 @@ def catalog(own: Iterable[T], group: str, kind: type[T], claims: Callable[[T], I
             clash = f"{owner} and {owners[taken[0]]} both register '{taken[0]}'"
             contested.update(dict.fromkeys(taken, f"{clash}; rename one of them."))
             return clash
-        found.append(value)
+        values.append(value)
         by_name.update(dict.fromkeys(claims(value), value))
         owners.update(dict.fromkeys(claims(value), owner))
         return ""
 
-    for value in own:
+    for value in builtin:
         if clash := add(value, "refsim"):
             raise ValueError(clash)
     for entry in sorted(metadata.entry_points(group=group), key=lambda e: (e.name, e.value)):
@@ -76,7 +76,7 @@ def catalog(own: Iterable[T], group: str, kind: type[T], claims: Callable[[T], I
         problem = f"{package} cannot register '{entry.name}' ({problem})" if problem else add(value, package)
         if problem:
             problems.append(problem)
-    return Catalog(tuple(found), by_name, contested, tuple(problems))
+    return Catalog(tuple(values), by_name, contested, tuple(problems))
 
 
 def _load(entry: metadata.EntryPoint, kind: type) -> tuple[Any, str]:

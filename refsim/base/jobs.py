@@ -43,8 +43,8 @@ class Job:
     folder: str = field(default_factory=_current_folder)
 
     def to_json(self) -> dict[str, Any]:
-        own = {"program": self.program, "arguments": self.arguments, "folder": self.folder}
-        return own | {"options": self.options.to_json()}
+        fields = {"program": self.program, "arguments": self.arguments, "folder": self.folder}
+        return fields | {"options": self.options.to_json()}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Job:

@@ -129,13 +129,13 @@ def get_mesh(name: str | MeshSpec) -> MeshSpec:
         return name
     if name.endswith(".json"):
         return _from_file(Path(name))
-    found = meshes().find(name)
-    if found is None:
+    spec = meshes().find(name)
+    if spec is None:
         known = ", ".join(mesh.name for mesh in meshes().all)
         raise UserError(
             f"mesh '{name}' does not exist; choose one of {known}, or give a file such as my_mesh.json{meshes().notes}."
         )
-    return found
+    return spec
 
 
 def _from_file(path: Path) -> MeshSpec:

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict
 
+from refsim.base.access import refuse_unreadable
 from refsim.base.errors import UserError
-from refsim.base.given import refuse_unreadable
 from refsim.base.schema import Flag, Text, read, read_object
 
 MOST_DEVICES = 1024
@@ -56,13 +56,13 @@ def read_mesh_file(path: Path) -> dict[str, Any]:
         if name not in known:
             raise UserError(f"mesh file '{path}' has key '{name}', which no mesh has; it takes {', '.join(known)}.")
     where = f"mesh file '{path}'"
-    found = read(MeshFile, {"name": path.stem} | values, where)
-    rows, columns = found.shape
+    mesh = read(MeshFile, {"name": path.stem} | values, where)
+    rows, columns = mesh.shape
     if rows * columns > MOST_DEVICES:
         raise UserError(f"{where} has {rows} x {columns} devices; {MOST_DEVICES} is the most, each is a process.")
-    links = found.links or (int(rows > 1), int(columns > 1))
-    for axis, (size, count) in enumerate(zip(found.shape, links, strict=True)):
+    links = mesh.links or (int(rows > 1), int(columns > 1))
+    for axis, (size, count) in enumerate(zip(mesh.shape, links, strict=True)):
         if (size > 1) != (count > 0):
             wanted = "at least 1 link" if size > 1 else "0 links"
             raise UserError(f"{where} has {count} links on axis {axis} of {size} device(s); give it {wanted}.")
-    return {f.name: getattr(found, f.name) for f in fields(found)} | {"links": links}
+    return {f.name: getattr(mesh, f.name) for f in fields(mesh)} | {"links": links}

@@ -166,15 +166,15 @@ class RunOptions:
             raise UserError(f"the timeout is a number of seconds above 0, not {self.timeout_s}.")
 
     @classmethod
-    def of(cls, *, mesh: str | MeshSpec, parallel: str | DiTParallelConfig = "sp1", **given: Any) -> RunOptions:
+    def of(cls, *, mesh: str | MeshSpec, parallel: str | DiTParallelConfig = "sp1", **settings: Any) -> RunOptions:
         """Build the options from what users write.
 
         Args:
             mesh: a mesh's name, or a spec.
             parallel: factors such as ``cfg2_sp2_tp2`` or ``sp2@0_tp4@1``, or a configuration.
-            given: ``attention``, ``ring`` and ``ulysses`` (see :func:`refsim.base.config.parse_parallel`) and any other
-                field of this class. ``dtype`` may also be a torch dtype or its name; without one it is ``fp32``, and
-                ``bf16`` on a ttnn backend.
+            settings: ``attention``, ``ring`` and ``ulysses`` (see :func:`refsim.base.config.parse_parallel`) and any
+                other field of this class. ``dtype`` may also be a torch dtype or its name; without one it is ``fp32``,
+                and ``bf16`` on a ttnn backend.
 
         Raises:
             UserError: an option that does not exist, or a value that does not fit.
@@ -183,24 +183,24 @@ class RunOptions:
             if not isinstance(value, kinds):
                 raise UserError(f"{name} is {value!r}; it must be a text, such as {_EXAMPLE[name]}.")
         spec = get_mesh(mesh)
-        factors = {name: given.pop(name) for name in _FACTORS if name in given}
+        factors = {name: settings.pop(name) for name in _FACTORS if name in settings}
         known = [f.name for f in fields(cls) if f.name not in ("mesh", "parallel")]
         for name, value in factors.items():
             if value is not None and type(value) is not (str if name == "attention" else int):
                 raise UserError(f"{name} is {value!r}; it must be {_EXAMPLE[name]}.")
-        for name in given:
+        for name in settings:
             if name not in known:
                 raise UserError(f"option '{name}' does not exist; a run takes {', '.join([*_FACTORS, *known])}.")
         if isinstance(parallel, str):
             parallel = parse_parallel(parallel, spec, **factors)
-        if isinstance(given.get("lora"), str | Path | list):
-            files = given["lora"] if isinstance(given["lora"], list) else [given["lora"]]
-            given["lora"] = tuple(str(file) for file in files)
-        dtype = given.pop("dtype", None)
+        if isinstance(settings.get("lora"), str | Path | list):
+            files = settings["lora"] if isinstance(settings["lora"], list) else [settings["lora"]]
+            settings["lora"] = tuple(str(file) for file in files)
+        dtype = settings.pop("dtype", None)
         if dtype is None:
-            dtype = "fp32" if given.get("backend", "cpu") == "cpu" else "bf16"
+            dtype = "fp32" if settings.get("backend", "cpu") == "cpu" else "bf16"
         name = str(dtype).removeprefix("torch.")
-        return cls(spec, parallel, dtype=cast(Dtype, _SHORT.get(name, name)), **given)
+        return cls(spec, parallel, dtype=cast(Dtype, _SHORT.get(name, name)), **settings)
 
     def but(self, **changed: Any) -> RunOptions:
         """Return the same options but for the fields ``changed``, checked again."""
@@ -245,21 +245,21 @@ class RunOptions:
         return cls(mesh, DiTParallelConfig(**factors), **rest)
 
 
-def as_options(options: RunOptions | None, given: dict[str, Any], **usual: Any) -> RunOptions:
+def as_options(options: RunOptions | None, settings: dict[str, Any], **usual: Any) -> RunOptions:
     """Return the one of the two that was given: a ``RunOptions``, or the keywords of :meth:`RunOptions.of`.
 
     Args:
-        usual: keywords that hold where ``given`` has no others.
+        usual: keywords that hold where ``settings`` has no others.
     """
     if options is not None:
-        if given:
+        if settings:
             raise UserError(
-                f"give options or {', '.join(given)}, not both; options.but({next(iter(given))}=...) works."
+                f"give options or {', '.join(settings)}, not both; options.but({next(iter(settings))}=...) works."
             )
         return options
-    if "mesh" not in given:
+    if "mesh" not in settings:
         raise UserError("a run needs a mesh, such as mesh='t3k'; `refsim meshes` lists the names.")
-    return RunOptions.of(**usual | given)
+    return RunOptions.of(**usual | settings)
 
 
 def _tuple(x: Any) -> Any:

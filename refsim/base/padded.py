@@ -45,17 +45,17 @@ _noted: ContextVar[dict[Padded, None] | None] = ContextVar("padded", default=Non
 @contextmanager
 def noting() -> Iterator[dict[Padded, None]]:
     """Collect what is padded meanwhile, each once, in order."""
-    found: dict[Padded, None] = {}
-    token = _noted.set(found)
+    entries: dict[Padded, None] = {}
+    token = _noted.set(entries)
     try:
-        yield found
+        yield entries
     finally:
         _noted.reset(token)
 
 
 def note(what: str, size: int, padded: int, over: str, factor: int) -> int:
     """Return ``padded``; if that is more than ``size``, whoever is ``noting`` gets to know."""
-    found = _noted.get()
-    if found is not None and padded != size:
-        found[Padded(what, size, padded, f"{over}{factor}", padded / size - 1)] = None
+    entries = _noted.get()
+    if entries is not None and padded != size:
+        entries[Padded(what, size, padded, f"{over}{factor}", padded / size - 1)] = None
     return padded

@@ -129,8 +129,8 @@ def words(kind: Any) -> str:
     origin = get_origin(kind)
     arguments = get_args(kind)
     if origin is Annotated:
-        given = [word for word in arguments[1:] if isinstance(word, str)]
-        return given[0] if given else words(arguments[0])
+        phrases = [word for word in arguments[1:] if isinstance(word, str)]
+        return phrases[0] if phrases else words(arguments[0])
     if origin is Literal:
         return " or ".join(_literal(value) for value in arguments)
     if origin is tuple:

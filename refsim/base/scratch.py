@@ -20,7 +20,7 @@ from pathlib import Path
 PREFIX = "refsim-tmp-"
 _NEW = "new-"  # a name that sweep() does not look at, until the folder is locked
 
-_held: dict[str, Folder] = {}
+_folders: dict[str, Folder] = {}
 _unfinished: set[str] = set()
 """Files that take their real name when they are complete."""
 
@@ -33,7 +33,7 @@ class Folder:
     """
 
     def __init__(self, kind: str) -> None:
-        if not _held:
+        if not _folders:
             sweep()
             atexit.unregister(remove_all)
             atexit.register(remove_all)
@@ -43,13 +43,13 @@ class Folder:
         with contextlib.suppress(OSError):  # no locks on this file system: then nobody finds it free either
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.name = str(new.rename(new.with_name(new.name.removeprefix(_NEW))))
-        _held[self.name] = self
+        _folders[self.name] = self
 
     def cleanup(self) -> None:
         """Remove it now; nothing happens the second time, or in a forked child."""
-        if os.getpid() == self._owner and self.name in _held:
+        if os.getpid() == self._owner and self.name in _folders:
             shutil.rmtree(self.name, ignore_errors=True)  # a signal's handler that comes upon this does it again
-            if _held.pop(self.name, None) is not None:
+            if _folders.pop(self.name, None) is not None:
                 os.close(self._lock)
 
     def __enter__(self) -> str:
@@ -86,7 +86,7 @@ def unfinished(name: str) -> Iterator[None]:
 
 def remove_all() -> None:
     """Remove everything of this process that is temporary; for a process that ends at once."""
-    for folder in list(_held.values()):
+    for folder in list(_folders.values()):
         folder.cleanup()
     for name in list(_unfinished):
         with contextlib.suppress(OSError):

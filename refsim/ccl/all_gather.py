@@ -38,8 +38,8 @@ def all_gather(
     if n == 1:
         return x
     stage = torch.empty((n, *x.shape), dtype=x.dtype) if out is None else out
-    own = device.buffers.transient("all_gather.stage", stage) if device.buffers.of(stage) is None else nullcontext()
-    with device.collective("all_gather", group, x, dim=dim), own:
+    staging = device.buffers.transient("all_gather.stage", stage) if device.buffers.of(stage) is None else nullcontext()
+    with device.collective("all_gather", group, x, dim=dim), staging:
         with device.writing("copy of the local shard", stage[i]):
             stage[i].copy_(x)
         for s in range(n - 1):

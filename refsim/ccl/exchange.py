@@ -29,13 +29,13 @@ def exchange(
     chunk_bytes: int,
 ) -> None:
     """Run one step: ``sends`` and ``recvs`` are (contiguous tensor, member index) pairs, members all different."""
-    lanes = [
+    sequences = [
         [partial(device.irecv, chunk, group, source, step=step) for chunk in split_chunks(tensor, chunk_bytes)]
         for tensor, source in recvs
     ]
-    lanes += [
+    sequences += [
         [partial(device.isend, chunk, group, to, step=step) for chunk in split_chunks(tensor, chunk_bytes)]
         for tensor, to in sends
     ]
-    for transfer in device.delays.shuffle(device.delays.interleave(lanes)):
+    for transfer in device.delays.shuffle(device.delays.interleave(sequences)):
         transfer.wait()

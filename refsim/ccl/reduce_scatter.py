@@ -66,11 +66,11 @@ def _line(device: Device, x: list[Tensor], group: Group, i: int, n: int, chunk_b
         sends = []
         recvs = []
         if s >= i:  # never of the last member: s < n - 1
-            own = x[n - 1 - s + i]
-            sends.append((own if from_left is None else from_left + own, i + 1))
+            local = x[n - 1 - s + i]
+            sends.append((local if from_left is None else from_left + local, i + 1))
         if s >= n - 1 - i:  # nor of the first
-            own = x[s - (n - 1 - i)]
-            sends.append((own if from_right is None else from_right + own, i - 1))
+            local = x[s - (n - 1 - i)]
+            sends.append((local if from_right is None else from_right + local, i - 1))
         next_left = torch.empty_like(x[i]) if i > 0 and s >= i - 1 else None
         next_right = torch.empty_like(x[i]) if i < n - 1 and s >= n - 2 - i else None
         recvs += [(next_left, i - 1)] if next_left is not None else []

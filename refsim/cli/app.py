@@ -65,16 +65,16 @@ def _options(
         os.environ["REFSIM_DEBUG"] = "1"
 
 
-def _check_own(*names: str) -> None:
+def _check_packages(*names: str) -> None:
     """Raise ``UserError`` for a package that does not lie beside refsim: these names are not refsim's alone."""
     beside = Path(__file__).resolve().parents[2]
     for name in names:
         spec = importlib.util.find_spec(name)
         where = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
         if where != beside / name / "__init__.py":
-            found = f"another at '{where}'" if where else "none"
+            other = f"another at '{where}'" if where else "none"
             raise UserError(
-                f"refsim's package '{name}' is hidden, Python finds {found}; give refsim an environment of its own."
+                f"refsim's package '{name}' is hidden, Python finds {other}; give refsim an environment of its own."
             )
 
 
@@ -86,7 +86,7 @@ def mount() -> None:
     """
     if any(group.name == "parity" for group in app.registered_groups):
         return
-    _check_own("parity", "tt_impl", "benchmarks")
+    _check_packages("parity", "tt_impl", "benchmarks")
     from parity.cli.faults import app as faults
     from parity.cli.history import app as history
     from parity.cli.parity import app as parity

@@ -116,12 +116,12 @@ def run_options(context: typer.Context, **more: Any) -> RunOptions:
 
 def library_layout(context: typer.Context, options: RunOptions, *, decoding: bool = False) -> Any:
     """Return how the library that ``--check-against`` names judges a run (``parity.cases.Layout``); None without it."""
-    given = context.params
-    if given["check_against"] is None:
+    params = context.params
+    if params["check_against"] is None:
         return None
     from parity.user.user_checkpoint import library_layout
 
-    factors = {name: given[name] for name in ("attention", "ring", "ulysses") if name in given}
+    factors = {name: params[name] for name in ("attention", "ring", "ulysses") if name in params}
     return library_layout(
-        given["check_against"], options, given["mesh"], given["parallel"], decoding=decoding, **factors
+        params["check_against"], options, params["mesh"], params["parallel"], decoding=decoding, **factors
     )

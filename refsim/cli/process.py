@@ -16,8 +16,8 @@ from typing import NoReturn
 
 import typer
 
+from refsim.base.access import out_of_descriptors
 from refsim.base.errors import RankFailure, RefsimError
-from refsim.base.given import out_of_descriptors
 from refsim.base.torchrun import is_main
 from refsim.cli.signals import INTERRUPTED, NAMES, signals
 

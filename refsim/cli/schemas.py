@@ -64,8 +64,8 @@ Schema = dict[str, Any]
 def result_of(command: str) -> Any:
     """Return the type of what a command of :data:`RESULTS` prints with ``--json``, made of pydantic's models."""
     several = [model(named(name)) for name in RESULTS[command].split(" | ")]
-    found: Any = Union[tuple(several)]  # noqa: UP007
-    return list[found] if command in LISTS else found
+    union: Any = Union[tuple(several)]  # noqa: UP007
+    return list[union] if command in LISTS else union
 
 
 @cache

@@ -23,7 +23,7 @@ from torch import Tensor
 from refsim.base.errors import UserError
 from refsim.base.finite import first_not_finite
 from refsim.base.schema import read_object
-from refsim.files.folder import Found, class_name_of, file_of, find_weights, read_config
+from refsim.files.folder import ModelFolder, class_name_of, file_of, find_weights, read_config
 from refsim.files.lora import Change, merged, read_loras
 from refsim.files.tensor_file import TensorFile
 
@@ -45,10 +45,15 @@ class Checkpoint:
     """
 
     def __init__(
-        self, folder: str | Path | Found, variant: str | None = None, *, part: bool = False, lora: tuple[str, ...] = ()
+        self,
+        folder: str | Path | ModelFolder,
+        variant: str | None = None,
+        *,
+        part: bool = False,
+        lora: tuple[str, ...] = (),
     ) -> None:
         self.config: dict[str, Any]
-        if isinstance(folder, Found):
+        if isinstance(folder, ModelFolder):
             self.folder = folder.path
             self.config = folder.config
             self._weights = folder.weights
@@ -91,11 +96,11 @@ class Checkpoint:
     @cached_property
     def _where(self) -> dict[str, str]:
         """Open the files of weights; return in which of them each tensor is."""
-        found = self._weights or find_weights(self.folder, self._variant, or_plain=self._part)
-        if not found.endswith(".json"):
-            self._open(found)
-            return dict.fromkeys(self._files[found].names, found)
-        index = file_of(self.folder, found)
+        weights = self._weights or find_weights(self.folder, self._variant, or_plain=self._part)
+        if not weights.endswith(".json"):
+            self._open(weights)
+            return dict.fromkeys(self._files[weights].names, weights)
+        index = file_of(self.folder, weights)
         weight_map = read_object(index).get("weight_map")
         if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
             raise UserError(f"'{index}' has no weight_map from tensor names to file names.")
@@ -169,7 +174,7 @@ class Weights:
         """Return a slice of the tensor ``name``, which must have ``shape``.
 
         Args:
-            ranges: (start, stop) per leading dim, None for all of it; lanes beyond the shape are zeros (padding).
+            ranges: (start, stop) per leading dim, None for all of it; features beyond the shape are zeros (padding).
 
         Raises:
             UserError: the tensor is missing, has another shape, is not of floating point (8 bits are quantised), or
@@ -178,10 +183,10 @@ class Weights:
         if name not in self.checkpoint.names:
             raise UserError(f"checkpoint '{self.checkpoint.folder}' lacks '{name}', which its config asks for.")
         file = self.checkpoint.file(name)
-        found = file.shape(name)
+        actual = file.shape(name)
         dtype = file.dtype(name)
-        if found != shape:
-            raise UserError(f"'{name}' in checkpoint '{self.checkpoint.folder}' has shape {found}, not {shape}.")
+        if actual != shape:
+            raise UserError(f"'{name}' in checkpoint '{self.checkpoint.folder}' has shape {actual}, not {shape}.")
         if dtype not in _DTYPES.values():
             raise UserError(
                 f"'{name}' in checkpoint '{self.checkpoint.folder}' is {dtype}; weights are one of "
@@ -200,7 +205,7 @@ class Weights:
         self._check_finite(file, name, tensor, real, changed=bool(changes))
         missing = [(b - a) - (rb - ra) for (a, b), (ra, rb) in zip(wanted, real, strict=True)]
         if any(missing):
-            tensor = F.pad(tensor, [n for lanes in reversed(missing) for n in (0, lanes)])
+            tensor = F.pad(tensor, [n for count in reversed(missing) for n in (0, count)])
         return tensor
 
     def _check_finite(self, file: TensorFile, name: str, tensor: Tensor, ranges: list[Range], *, changed: bool) -> None:
@@ -284,7 +289,7 @@ class ShapeWeights(Weights):
         return self
 
     def take(self, name: str, shape: tuple[int, ...], *ranges: Range | None) -> Tensor:
-        """Return a tensor of the size of this slice; lanes beyond the shape are there as well (padding)."""
+        """Return a tensor of the size of this slice; features beyond the shape are there as well (padding)."""
         self.shapes[name] = tuple(shape)
         tensor = self._make([stop - start for start, stop in _wanted(shape, ranges)]).to(self._dtype)
         self.bytes_of[name] += tensor.numel() * tensor.element_size()
@@ -300,4 +305,4 @@ class ShapeWeights(Weights):
 def _wanted(shape: tuple[int, ...], ranges: tuple[Range | None, ...]) -> list[Range]:
     """Return (start, stop) of every dim, from those given for the leading ones."""
     whole = [(0, size) for size in shape]
-    return [given or all_ for given, all_ in zip((*ranges, *[None] * len(shape)), whole, strict=False)]
+    return [asked or all_ for asked, all_ in zip((*ranges, *[None] * len(shape)), whole, strict=False)]

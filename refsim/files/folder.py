@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from refsim.base.access import refuse_unreadable
 from refsim.base.errors import UserError
-from refsim.base.given import refuse_unreadable
 from refsim.base.schema import read_object
 
 _STEMS = ("diffusion_pytorch_model", "model")
@@ -26,7 +26,7 @@ _OTHER = {
 
 
 @dataclass(frozen=True)
-class Found:
+class ModelFolder:
     """What a model's folder was found to hold; handed on in place of its path, so that a run looks at it once.
 
     Attributes:
@@ -105,9 +105,9 @@ def find_weights(folder: Path, variant: str | None = None, *, or_plain: bool = F
         UserError: there is none; the sentence says what there is instead.
     """
     names = [*_names(variant), *(_names(None) if or_plain else ())]
-    found = next((name for name in names if (folder / name).exists() or (folder / name).is_symlink()), None)
-    if found is not None:
-        return found
+    weights = next((name for name in names if (folder / name).exists() or (folder / name).is_symlink()), None)
+    if weights is not None:
+        return weights
     there = sorted(path.name for path in folder.iterdir())
     has = [f"--variant {next(filter(None, match.groups()))}" for match in map(_VARIANT.fullmatch, there) if match]
     plain = any(name in there for name in _names(None))

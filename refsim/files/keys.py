@@ -67,19 +67,19 @@ _ROLE = re.compile(r":\w+:`~?([^`]*)`")
 
 def described(kind: type) -> tuple[str, dict[str, str]]:
     """Return what the docstring of a class says of it, and of its attributes."""
-    own = inspect.cleandoc(kind.__doc__ or "") if "__doc__" in vars(kind) else ""
-    text, _, attributes = _ROLE.sub(r"``\1``", own).partition("\n\nAttributes:\n")
-    found: dict[str, str] = {}
+    doc = inspect.cleandoc(kind.__doc__ or "") if "__doc__" in vars(kind) else ""
+    text, _, attributes = _ROLE.sub(r"``\1``", doc).partition("\n\nAttributes:\n")
+    says: dict[str, str] = {}
     for names, what in _ATTRIBUTE.findall(attributes):
         several = re.findall(r"\w+", names)
-        found |= dict.fromkeys(several, " ".join(what.split())) if len(several) <= _MOST else {}
-    return "" if text.startswith(f"{kind.__name__}(") else text, found  # dataclasses without one get their signature
+        says |= dict.fromkeys(several, " ".join(what.split())) if len(several) <= _MOST else {}
+    return "" if text.startswith(f"{kind.__name__}(") else text, says  # dataclasses without one get their signature
 
 
 @cache
 def keys(kind: type) -> dict[str, Key]:
     """Return the keys of a dataclass by field or property, in their order, with ``name`` and ``form`` filled in."""
-    found: dict[str, Key] = {}
+    table: dict[str, Key] = {}
     hints = get_type_hints(kind, include_extras=True)
     says: dict[str, str | None] = {}
     for base in reversed(kind.__mro__):
@@ -90,8 +90,8 @@ def keys(kind: type) -> dict[str, Key]:
             hints[name] = get_type_hints(get, include_extras=True)["return"]
             says[name] = inspect.cleandoc(get.__doc__) if get.__doc__ else None
         key = next((note for note in getattr(hints[name], "__metadata__", ()) if isinstance(note, Key)), Key())
-        found[name] = Key(key.name or name, key.form or hints[name], key.kind, says.get(name))
-    return found
+        table[name] = Key(key.name or name, key.form or hints[name], key.kind, says.get(name))
+    return table
 
 
 def as_json(value: Any) -> Any:
@@ -104,11 +104,11 @@ def as_json(value: Any) -> Any:
         return str(value)
     if not is_dataclass(value):
         return value
-    found: dict[str, Any] = {"schema": value.SCHEMA} if isinstance(value, Document) else {}
+    record: dict[str, Any] = {"schema": value.SCHEMA} if isinstance(value, Document) else {}
     for name, key in keys(type(value)).items():
         one = getattr(value, name)
         if key.kind == "beside":
-            found |= as_json(one)
+            record |= as_json(one)
         elif one is not None or key.kind != "sometimes":
-            found[key.name] = as_json(one)
-    return found
+            record[key.name] = as_json(one)
+    return record

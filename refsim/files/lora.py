@@ -52,33 +52,33 @@ class Change:
         return (self.factor * (up @ down.flatten(1))).unflatten(1, down.shape[1:])
 
 
-def by_part(given: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def by_part(values: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """Return the files of each part of a pipeline, ``FILE[:SCALE]`` being one of ``transformer``."""
-    found: dict[str, tuple[str, ...]] = {}
-    for text in given:
+    parts: dict[str, tuple[str, ...]] = {}
+    for text in values:
         named = _OF_PART.fullmatch(text)
         part, file = (named["part"], named["file"]) if named else ("transformer", text)
-        found[part] = (*found.get(part, ()), file)
-    return found
+        parts[part] = (*parts.get(part, ()), file)
+    return parts
 
 
-def read_loras(given: tuple[str, ...], weights: Mapping[str, Shape], where: str) -> dict[str, list[Change]]:
+def read_loras(values: tuple[str, ...], weights: Mapping[str, Shape], where: str) -> dict[str, list[Change]]:
     """Return the changes of every weight.
 
     Args:
-        given: files, each with a scale behind a colon or without.
+        values: files, each with a scale behind a colon or without.
         weights: the shapes of all weights of the checkpoint by name.
         where: what the checkpoint is called in a sentence.
 
     Raises:
         UserError: a file that cannot be read, a key that changes no weight, or shapes that do not fit.
     """
-    found: dict[str, list[Change]] = {}
-    for text in given:
+    changes: dict[str, list[Change]] = {}
+    for text in values:
         path, scale = _parse(text)
         for name, change in _changes(path, scale, weights, where).items():
-            found.setdefault(name, []).append(change)
-    return found
+            changes.setdefault(name, []).append(change)
+    return changes
 
 
 def _parse(text: str) -> tuple[str, float]:
@@ -155,12 +155,12 @@ def _joined(
             f"LoRA '{path}' has ranks {', '.join(map(str, sorted(set(ranks.values()))))} and no alpha, which leaves "
             "the size of its changes open; put an alpha beside each pair."
         )
-    found = {}
+    changes = {}
     for name, rank in ranks.items():
         alpha = alphas.get(name, _alpha(metadata, name.removesuffix(".weight"), rank))
         divisor = math.sqrt(rank) if metadata.get("use_rslora") else rank
-        found[name] = Change(file, halves[name]["down"], halves[name]["up"], scale * alpha / divisor)
-    return found
+        changes[name] = Change(file, halves[name]["down"], halves[name]["up"], scale * alpha / divisor)
+    return changes
 
 
 def _metadata(path: str, file: TensorFile) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from refsim.base import scratch
+from refsim.base.access import out_of_descriptors
 from refsim.base.errors import UserError
-from refsim.base.given import out_of_descriptors
 from refsim.files.keys import as_json
 
 
@@ -40,9 +40,9 @@ def check_target(path: Path, option: str, *inputs: Path) -> None:
         if len(os.fsencode(path.name)) + len(_prefix(path)) > os.pathconf(folder, "PC_NAME_MAX") - 16:
             raise UserError(f"{option} has a file name of {len(path.name)} characters; choose a shorter one.")
         real = path.resolve()
-        for given in inputs:
-            if real == given.resolve() or real.is_relative_to(given.resolve()):
-                raise UserError(f"{option} '{path}' would overwrite the input '{given}'; choose another place.")
+        for source in inputs:
+            if real == source.resolve() or real.is_relative_to(source.resolve()):
+                raise UserError(f"{option} '{path}' would overwrite the input '{source}'; choose another place.")
         _refuse_special(path, option)
 
 
@@ -54,9 +54,9 @@ def check_folder(path: Path, option: str, *inputs: Path) -> None:
             raise UserError(f"{option} '{path}' is no folder and lies in none; create the one it is to lie in.")
         if not os.access(place, os.W_OK | os.X_OK):
             raise UserError(f"{option} '{path}' cannot be written to; choose another place.")
-        for given in inputs:
-            if path.resolve().is_relative_to(given.resolve()):
-                raise UserError(f"{option} '{path}' lies in the input '{given}'; choose another place.")
+        for source in inputs:
+            if path.resolve().is_relative_to(source.resolve()):
+                raise UserError(f"{option} '{path}' lies in the input '{source}'; choose another place.")
 
 
 def write(path: str | Path, content: bytes | Callable[[IO[bytes]], None], option: str = "--out") -> None:

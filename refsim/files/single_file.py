@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from refsim.base.access import refuse_unreadable
 from refsim.base.errors import UserError
-from refsim.base.given import refuse_unreadable
 from refsim.files.checkpoint import Checkpoint
-from refsim.files.folder import Found
+from refsim.files.folder import ModelFolder
 from refsim.files.tensor_file import TensorFile
 
 
@@ -75,11 +75,11 @@ class RenamedFile(TensorFile):
 class SingleFile(Checkpoint):
     """A checkpoint that is one file of another layout."""
 
-    def __init__(self, found: Found, lora: tuple[str, ...] = ()) -> None:
-        self.folder = found.path
-        self.config = found.config
+    def __init__(self, folder: ModelFolder, lora: tuple[str, ...] = ()) -> None:
+        self.folder = folder.path
+        self.config = folder.config
         self._lora = lora
-        file, layout = found.opened
+        file, layout = folder.opened
         self._renamed = RenamedFile(file, layout.pieces)
 
     def file(self, name: str) -> RenamedFile:

@@ -40,15 +40,15 @@ def check_csv(path: Path | None) -> None:
 
 def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten a record: nested dictionaries are spelled out as ``outer.inner``, lists are JSON."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name, value in record.items():
         if name in SKIPPED and not isinstance(value, (int, float)):
             continue
         if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
+            columns |= flat(value, f"{prefix}{name}.")
         else:
-            found[prefix + name] = json.dumps(value) if isinstance(value, (list, tuple)) else value
-    return found
+            columns[prefix + name] = json.dumps(value) if isinstance(value, (list, tuple)) else value
+    return columns
 
 
 def as_csv(records: Sequence[Any], columns: Sequence[str] = ()) -> str:

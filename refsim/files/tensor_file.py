@@ -67,7 +67,7 @@ class _Header:
             return cls(checked.metadata() or {}, tensors, _LENGTH_BYTES + length, _LENGTH_BYTES + length + size)
 
 
-def _kept(path: str | Path) -> _Header:
+def _cached_header(path: str | Path) -> _Header:
     """Return the header that was kept, unless the file has changed since, or so lately that its time may not tell."""
     now = os.stat(path)
     if abs(time.time_ns() - max(now.st_mtime_ns, now.st_ctime_ns)) < _COARSE_NS:
@@ -100,7 +100,7 @@ class TensorFile:
 
     def __init__(self, path: str | Path, *, again: bool = False) -> None:
         try:
-            header = _kept(path) if again else _Header.of(path)
+            header = _cached_header(path) if again else _Header.of(path)
             self.metadata = header.metadata
             self.finite = header.finite
             self._tensors = header.tensors

@@ -1,4 +1,4 @@
-"""Events in the form that https://ui.perfetto.dev and chrome://tracing open: lanes, spans, arrows, levels.
+"""Events in the form that https://ui.perfetto.dev and chrome://tracing open: tracks, spans, arrows, levels.
 
     process  device 0    thread compute  | block 17 / attn.to_q: linear |
                          thread fabric      | block 17 / attn: all_gather |--.     an arrow, from a span to a span
@@ -18,11 +18,11 @@ from typing import Any
 from refsim.files import output
 
 HOST = 1_000_000
-"""Process id of the host's lane; devices have their own numbers."""
+"""Process id of the host's track; devices have their own numbers."""
 _NS = 0.001
 
 Place = tuple[int, int]
-"""A lane: process (a device), thread in it."""
+"""A track: process (a device), thread in it."""
 
 
 def is_lines(path: Path) -> bool:

@@ -124,13 +124,13 @@ def _parsed(parallel: str, mesh: MeshSpec) -> DiTParallelConfig:
 def _works(mesh: MeshSpec) -> list[str]:
     """Return the factors that are accepted on a mesh."""
     size = mesh.num_devices
-    found = []
+    texts = []
     both = [f"ulysses{u}_ring{size // u}" for u in range(2, size) if size % u == 0]
     for text in (f"ring{size}", f"ulysses{size}", *both):
         with contextlib.suppress(UserError):
             _parsed(text, mesh)
-            found.append(text)
-    return found
+            texts.append(text)
+    return texts
 
 
 class _Sharded:

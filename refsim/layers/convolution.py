@@ -110,12 +110,12 @@ class CausalConv3d:
         if self._space != 1:
             x = exchange_halo(self._device, x, shards, by=self._space // 2)
         if self._time != 1:
-            kept = self._time - 1
+            past_frames = self._time - 1
             past = stream.past.get(self._name)
             if past is None:
-                past = x[:, :, :1].expand(-1, -1, kept, -1, -1)
+                past = x[:, :, :1].expand(-1, -1, past_frames, -1, -1)
                 past = past if self._before == "first" else torch.zeros_like(past)
             x = torch.cat([past, x], 2)
-            stream.past[self._name] = x[:, :, -kept:].clone()
+            stream.past[self._name] = x[:, :, -past_frames:].clone()
         with self._device.compute("conv3d", x, self.weight):
             return F.conv3d(x, self.weight, self.bias)

@@ -132,9 +132,9 @@ class PatchEmbed:
 
     def table_rows(self, spans: list[tuple[int, int]]) -> list[Tensor]:
         tp = self._device.groups["tp"]
-        lanes = shard_range(padded_features(self._features, tp.size), tp)
+        features = shard_range(padded_features(self._features, tp.size), tp)
         shape = (1, self.table_size**2, self._features)
-        return [self._weights.take(f"{self._name}.pos_embed", shape, None, span, lanes)[0] for span in spans]
+        return [self._weights.take(f"{self._name}.pos_embed", shape, None, span, features)[0] for span in spans]
 
 
 class TokenEmbedding:

@@ -27,11 +27,11 @@ class KVCache:
     def append(self, key_BHNE: MeshTensor, value_BHNE: MeshTensor) -> tuple[MeshTensor, MeshTensor]:
         """Add rows; returns all of them, old ones first, as views of the cache, laid out as the new ones."""
         new = (key_BHNE.local, value_BHNE.local)
-        kept = self._rows()
+        cached = self._rows()
         stop = self.length + new[0].shape[2]
         if not self._memory or stop > self._memory[0].shape[2]:
             self._memory = tuple(x.new_empty(*x.shape[:2], 2 * stop, x.shape[3]) for x in new)
-            for memory, x in zip(self._memory, kept, strict=False):
+            for memory, x in zip(self._memory, cached, strict=False):
                 memory[:, :, : self.length] = x
         for memory, x in zip(self._memory, new, strict=True):
             memory[:, :, self.length : stop] = x

@@ -34,11 +34,11 @@ class Linear:
 
 
 class ColParallelLinear:
-    """Out features cut over tp. Input tp=Replicate (padded lanes allowed), output tp=Shard(-1), padded to tiles.
+    """Out features cut over tp. Input tp=Replicate (padded features allowed), output tp=Shard(-1), padded to tiles.
 
     Args:
         in_features: of a convolution over patches, used as a linear, the shape that its weight has in the checkpoint.
-        gathered_input: the input comes from ``gather_features`` and so has the padded number of lanes.
+        gathered_input: the input comes from ``gather_features`` and so has the padded number of features.
         bias: the linear has one.
     """
 
@@ -58,8 +58,8 @@ class ColParallelLinear:
         tp = device.groups["tp"]
         rows = shard_range(padded_features(out_features, tp.size), tp)
         sizes = (in_features,) if isinstance(in_features, int) else in_features
-        lanes = [(0, padded_features(sizes[0], tp.size))] if gathered_input else []
-        self.weight = weights.take(f"{name}.weight", (out_features, *sizes), rows, *lanes).flatten(1)
+        columns = [(0, padded_features(sizes[0], tp.size))] if gathered_input else []
+        self.weight = weights.take(f"{name}.weight", (out_features, *sizes), rows, *columns).flatten(1)
         self.bias = weights.take(f"{name}.bias", (out_features,), rows) if bias else None
 
     @in_module
@@ -73,7 +73,7 @@ class RowParallelLinear:
     """In features cut over tp. Input tp=Shard(-1), output tp=Shard(-1) after reduce_scatter, padded to tiles.
 
     Args:
-        in_padded: number of lanes of the whole input, padding included, where it is not padded to tiles (heads are
+        in_padded: number of features of the whole input, padding included, where it is not padded to tiles (heads are
             padded to whole heads).
         bias: the linear has one.
     """
@@ -93,8 +93,8 @@ class RowParallelLinear:
         self._name = name
         tp = device.groups["tp"]
         padded = padded_features(out_features, tp.size)
-        lanes = shard_range(in_padded or padded_features(in_features, tp.size), tp)
-        self.weight = weights.take(f"{name}.weight", (out_features, in_features), (0, padded), lanes)
+        columns = shard_range(in_padded or padded_features(in_features, tp.size), tp)
+        self.weight = weights.take(f"{name}.weight", (out_features, in_features), (0, padded), columns)
         self.bias = weights.take(f"{name}.bias", (out_features,), shard_range(padded, tp)) if bias else None
 
     @in_module
@@ -143,8 +143,8 @@ class ColParallelQKV:
         self._name = "+".join([names[0], *(name.rpartition(".")[2] for name in names[1:])])
         tp = device.groups["tp"]
         rows = shard_range(sizes.padded(tp), tp)
-        lanes = (0, padded_features(sizes.features, tp.size))
-        self.weights = [weights.take(f"{n}.weight", (sizes.inner, sizes.features), rows, lanes) for n in names]
+        columns = (0, padded_features(sizes.features, tp.size))
+        self.weights = [weights.take(f"{n}.weight", (sizes.inner, sizes.features), rows, columns) for n in names]
         self.biases = [weights.take(f"{n}.bias", (sizes.inner,), rows) if bias else None for n in names]
 
     @in_module

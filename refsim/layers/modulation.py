@@ -17,9 +17,9 @@ from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
 
 class Modulation:
-    """One linear D -> chunks * D whose chunks are cut one by one, so that a device gets its lanes of every chunk.
+    """One linear D -> chunks * D whose chunks are cut one by one, so that a device gets its features of every chunk.
 
-    The time embedding is replicated, so no communication is needed. Padded lanes are zero.
+    The time embedding is replicated, so no communication is needed. Padded features are zero.
 
     Args:
         in_features: of the time embedding, where it is not as wide as the stream.
@@ -41,7 +41,7 @@ class Modulation:
         tp = device.groups["tp"]
         self._split = tp.size > 1
         start, stop = shard_range(padded_features(features, tp.size), tp)
-        # a chunk's padding must not reach into the next chunk, so the real lanes are taken and padded one by one
+        # a chunk's padding must not reach into the next chunk, so the real features are taken and padded one by one
         self._padding = max(0, stop - max(features, start))
         stop = min(stop, features)
         shape = (chunks * features, in_features or features)
@@ -66,9 +66,9 @@ class Modulation:
         return chunks
 
     def _chunk(self, time: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Compute the local lanes of one chunk, (B, 1 or N, local D)."""
-        lanes = F.pad(F.linear(time, weight, bias), (0, self._padding))
-        return lanes if time.ndim == 3 else lanes.unsqueeze(1)
+        """Compute the local features of one chunk, (B, 1 or N, local D)."""
+        padded = F.pad(F.linear(time, weight, bias), (0, self._padding))
+        return padded if time.ndim == 3 else padded.unsqueeze(1)
 
 
 def modulate(x: MeshTensor, shift: MeshTensor, scale: MeshTensor) -> MeshTensor:

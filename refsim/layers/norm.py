@@ -23,7 +23,7 @@ Affine = tuple[Weights, str]
 
 
 def over_real_features(norm: Callable[[Tensor], Tensor], x: MeshTensor, features: int) -> MeshTensor:
-    """Norm the first ``features`` lanes of a gathered tensor; padded lanes stay zero."""
+    """Norm the real ``features`` of a gathered tensor; padded ones behind them stay zero."""
     padding = x.local.shape[-1] - features
     return x.map("norm", lambda y: F.pad(norm(y[..., :features]), (0, padding)))
 
@@ -70,8 +70,8 @@ class DistributedRMSNorm:
         self._features = num_heads * head_dim
         self._eps = eps
         tp = device.groups["tp"]
-        lanes = shard_range(padded_heads(num_heads, tp.size) * head_dim, tp)
-        self.weight_H1E = weights.take(f"{name}.weight", (self._features,), lanes).view(-1, 1, head_dim)
+        features = shard_range(padded_heads(num_heads, tp.size) * head_dim, tp)
+        self.weight_H1E = weights.take(f"{name}.weight", (self._features,), features).view(-1, 1, head_dim)
 
     @in_module
     def __call__(self, x_BHNE: MeshTensor) -> MeshTensor:
@@ -90,7 +90,7 @@ class DistributedRMSNorm:
 
 
 class LayerNorm:
-    """LayerNorm over the real lanes of a gathered tensor; the padded ones are dropped.
+    """LayerNorm over the real features of a gathered tensor; the padded ones are dropped.
 
     Args:
         affine: where weight and bias stand in the checkpoint; None for none.
@@ -112,12 +112,12 @@ class LayerNorm:
 
 
 class DistributedLayerNorm:
-    """LayerNorm over features cut over tp, exact also with padded lanes.
+    """LayerNorm over features cut over tp, exact also with padded features.
 
-        local lanes --> (mean_d, M2_d) per token --all_gather over tp--> merged over the real lanes of all members
+        local features --> (mean_d, M2_d) per token --all_gather over tp--> merged over the real features of all members
                                                                      --> (x - mean) / sqrt(M2 / D + eps)
 
-    Each member counts its real lanes only, the merge is Chan's, and padded lanes stay zero. Dividing the padded sum
+    Each member counts its real features only, the merge is Chan's, and padded ones stay zero. Dividing the padded sum
     by the padded count instead is a silent error of several percent.
 
     Input and output tp=Shard(-1). Bytes: one all_gather of two fp32 per token.
@@ -140,8 +140,8 @@ class DistributedLayerNorm:
         if affine is not None:
             weights, of = affine
             self._name = name or of
-            lanes = shard_range(padded_features(features, tp.size), tp)
-            self._weight, self._bias = (weights.take(f"{of}.{n}", (features,), lanes) for n in ("weight", "bias"))
+            mine = shard_range(padded_features(features, tp.size), tp)
+            self._weight, self._bias = (weights.take(f"{of}.{n}", (features,), mine) for n in ("weight", "bias"))
         size = padded_features(features, tp.size) // tp.size
         self._counts = [max(0, min(features - member * size, size)) for member in range(tp.size)]
         start, _ = shard_range(size * tp.size, tp)

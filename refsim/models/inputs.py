@@ -52,16 +52,16 @@ def named_sizes(inputs: dict[str, Dims], shapes: dict[str, tuple[int, ...]]) -> 
     Raises:
         UserError: two inputs give the same dim different sizes.
     """
-    found: dict[str, dict[str, int]] = {}
+    by_dim: dict[str, dict[str, int]] = {}
     for name, dims in inputs.items():
         for dim, size in zip(dims[: len(shapes[name])], shapes[name], strict=True):
             if isinstance(dim, str):
-                found.setdefault(dim, {})[name] = size
-    for dim, sizes in found.items():
+                by_dim.setdefault(dim, {})[name] = size
+    for dim, sizes in by_dim.items():
         if len(set(sizes.values())) > 1:
             each = ", ".join(f"{name} {size}" for name, size in sizes.items())
             raise UserError(f"the inputs disagree about the {dim} ({each}); give every tensor the same.")
-    return {dim: next(iter(sizes.values())) for dim, sizes in found.items()}
+    return {dim: next(iter(sizes.values())) for dim, sizes in by_dim.items()}
 
 
 def by_name(answer: Answer | dict[str, Answer]) -> dict[str, Answer]:

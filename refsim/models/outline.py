@@ -206,10 +206,12 @@ class _Fused:
     def __init__(self, weights: Weights, device: Device, name: str, features: int, outs: list[tuple[int, int]]) -> None:
         self._device = device
         tp = device.groups["tp"]
-        lanes = (0, padded_features(features, tp.size))
+        columns = (0, padded_features(features, tp.size))
         rows = [shard_range(padded, tp) for _, padded in outs]
         shapes = [(out, features) for out, _ in outs]
-        self._weights = [weights.take(f"{name}.{i}", *at, lanes) for i, at in enumerate(zip(shapes, rows, strict=True))]
+        self._weights = [
+            weights.take(f"{name}.{i}", *at, columns) for i, at in enumerate(zip(shapes, rows, strict=True))
+        ]
         self._sizes = [stop - start for start, stop in rows]
 
     def __call__(self, x: MeshTensor) -> list[MeshTensor]:

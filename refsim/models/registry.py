@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from refsim.base.access import refuse_unreadable
 from refsim.base.errors import UserError
 from refsim.base.extensions import Catalog, catalog
-from refsim.base.given import refuse_unreadable
 from refsim.base.schema import read_object
-from refsim.files.folder import Found, class_name_of, find_weights, is_file, read_config
+from refsim.files.folder import ModelFolder, class_name_of, find_weights, is_file, read_config
 from refsim.models.figures import Figure, Pair
 from refsim.models.spec import KINDS, Kind, ModelSpec, Published, resolve
 
@@ -44,7 +44,7 @@ FOLDERS = (
 )
 
 
-def own() -> tuple[ModelSpec, ...]:
+def builtin() -> tuple[ModelSpec, ...]:
     """Return the specs of the project's own folders."""
     return tuple(importlib.import_module(f"refsim.models.{folder}.spec").SPEC for folder in FOLDERS)
 
@@ -56,7 +56,7 @@ def models() -> Catalog[ModelSpec]:
 
 @cache
 def _models(path: tuple[str, ...]) -> Catalog[ModelSpec]:
-    return catalog(own(), "refsim.models", ModelSpec, lambda spec: spec.claims)
+    return catalog(builtin(), "refsim.models", ModelSpec, lambda spec: spec.claims)
 
 
 def get(name: str) -> ModelSpec:
@@ -237,7 +237,9 @@ def refuse_timing_only(name: str) -> None:
         )
 
 
-def open_checkpoint(path: str | Path | Found, variant: str | None = None, lora: tuple[str, ...] = ()) -> Checkpoint:
+def open_checkpoint(
+    path: str | Path | ModelFolder, variant: str | None = None, lora: tuple[str, ...] = ()
+) -> Checkpoint:
     """Return the checkpoint in a folder, or in a single file of a layout that a model's spec can read.
 
     Args:
@@ -249,16 +251,16 @@ def open_checkpoint(path: str | Path | Found, variant: str | None = None, lora: 
     """
     from refsim.files.checkpoint import Checkpoint
 
-    if not isinstance(path, Found) and is_file(Path(path)):
+    if not isinstance(path, ModelFolder) and is_file(Path(path)):
         path = _look_into(Path(path), variant)
-    if not isinstance(path, Found) or path.opened is None:
+    if not isinstance(path, ModelFolder) or path.opened is None:
         return Checkpoint(path, variant, lora=lora)
     from refsim.files.single_file import SingleFile
 
     return SingleFile(path, lora)
 
 
-def _look_into(path: Path, variant: str | None) -> Found:
+def _look_into(path: Path, variant: str | None) -> ModelFolder:
     """Return what a single file holds; ``UserError`` if no model's spec can read it."""
     from refsim.files.single_file import open_file
 
@@ -268,12 +270,12 @@ def _look_into(path: Path, variant: str | None) -> Found:
     readers = [spec for spec in models().all if spec.single_file is not None]
     for spec in readers:
         if (layout := resolve(spec.single_file or "")(file)) is not None:
-            return Found(path, layout.config, path.name, (file, layout))
+            return ModelFolder(path, layout.config, path.name, (file, layout))
     known = ", ".join(name for spec in readers for name in spec.class_names)
     raise UserError(f"checkpoint '{path}' is a file of no known layout ({known}); give a folder saved by diffusers.")
 
 
-def look_at(folder: str | Path | Found, variant: str | None, *kinds: Kind, part: bool = False) -> Found:
+def look_at(folder: str | Path | ModelFolder, variant: str | None, *kinds: Kind, part: bool = False) -> ModelFolder:
     """Return what a folder, or a single file, holds; what was found already is returned as it is.
 
     It reads names and JSON only, so that a user hears of a mistake at once, before options are looked at and torch is
@@ -286,23 +288,23 @@ def look_at(folder: str | Path | Found, variant: str | None, *kinds: Kind, part:
     Raises:
         UserError: no option could make it run: missing, of another class, without safetensors.
     """
-    if isinstance(folder, Found):
+    if isinstance(folder, ModelFolder):
         return folder
     folder = Path(folder)
     if is_file(folder):
-        found = _look_into(folder, variant)
-        _spec_in(folder, found.class_name, kinds)
-        return found
+        holds = _look_into(folder, variant)
+        _spec_in(folder, holds.class_name, kinds)
+        return holds
     if not folder.exists():
         refuse_timing_only(str(folder))
     config = read_config(folder)
     refuse_timing_only(class_name_of(config))
     _spec_in(folder, class_name_of(config), kinds)
-    return Found(folder, config, find_weights(folder, variant, or_plain=part))
+    return ModelFolder(folder, config, find_weights(folder, variant, or_plain=part))
 
 
 @dataclass(frozen=True)
-class FoundPipeline:
+class PipelineFolder:
     """A pipeline's folder, its ``model_index.json``, and the class that runs it (``"module:Name"``)."""
 
     root: Path
@@ -320,15 +322,15 @@ def pipeline_of(root: Path, index: dict[str, Any]) -> str:
     return spec.pipeline
 
 
-def look_at_pipeline(root: Path, index: dict[str, Any], variant: str | None) -> FoundPipeline:
+def look_at_pipeline(root: Path, index: dict[str, Any], variant: str | None) -> PipelineFolder:
     """Do for a pipeline with this ``model_index.json`` what :func:`look_at` does for a model."""
     pipeline = pipeline_of(root, index)
     classes = {name: part[1] for name, part in index.items() if isinstance(part, list) and len(part) == 2}
     parts = [name for name, kind in classes.items() if isinstance(kind, str) and by_class_name(kind)]
-    found = [find_weights(root / name, variant, or_plain=True) for name in parts if (root / name).is_dir()]
-    if variant and not any(f".{variant}." in file for file in found):
+    weights = [find_weights(root / name, variant, or_plain=True) for name in parts if (root / name).is_dir()]
+    if variant and not any(f".{variant}." in file for file in weights):
         raise UserError(f"pipeline '{root}' has no weights for --variant {variant}; leave it out.")
-    return FoundPipeline(root, index, pipeline)
+    return PipelineFolder(root, index, pipeline)
 
 
 def load_model(checkpoint: Checkpoint, weights: Weights, device: Device) -> Any:

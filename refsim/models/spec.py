@@ -249,18 +249,18 @@ class ModelSpec:
         """
         code = f"refsim.models.{name}"
         counterpart = f"tt_impl.models.{name}"
-        own = "." not in model
-        found: dict[str, Any] = {"model": f"{code}.{model}" if own else model, "config": f"{code}.config:{config}"}
-        if own:
-            found["ttnn"] = f"{counterpart}.{model}"
+        numeric = "." not in model
+        names: dict[str, Any] = {"model": f"{code}.{model}" if numeric else model, "config": f"{code}.config:{config}"}
+        if numeric:
+            names["ttnn"] = f"{counterpart}.{model}"
         if pipeline:
-            found |= {"block": f"{code}.block:bind_block", "ttnn_block": f"{counterpart}.block:bind_block"}
-            found |= {"pipeline": f"refsim.pipelines.{pipeline}", "ttnn_pipeline": f"tt_impl.pipelines.{pipeline}"}
-            found["pipeline_classes"] = (pipeline.partition(":")[2],)
+            names |= {"block": f"{code}.block:bind_block", "ttnn_block": f"{counterpart}.block:bind_block"}
+            names |= {"pipeline": f"refsim.pipelines.{pipeline}", "ttnn_pipeline": f"tt_impl.pipelines.{pipeline}"}
+            names["pipeline_classes"] = (pipeline.partition(":")[2],)
         if any(not known.config for known in fields.get("published", ())):
             configs = json.loads((Path(__file__).parent / name / "published.json").read_text(encoding="utf-8"))
             fields["published"] = tuple(known.but(config=configs[known.name]) for known in fields["published"])
-        return cls(name, **found | fields)
+        return cls(name, **names | fields)
 
     @property
     def claims(self) -> tuple[str, ...]:

@@ -8,6 +8,6 @@ from __future__ import annotations
 from refsim.base import schema
 from refsim.models import registry
 
-for _spec in registry.own():
+for _spec in registry.builtin():
     _ = _spec.model_class
     schema.prepare(_spec.config_class)

@@ -193,7 +193,7 @@ class KVRing(KVShards):
             ]
             for stream in self.streams
         }
-        self._held: dict[int, list[DeviceBuffer]] = {}
+        self._in_use: dict[int, list[DeviceBuffer]] = {}
         self._arriving: dict[tuple[str, int], list[Semaphore]] = {}
         self._sending: list[Transfer] = []
 
@@ -216,12 +216,14 @@ class KVRing(KVShards):
         # attended before this call, and its sends, the last to read it, are waited for here. So two slots suffice, and
         # a posted receive is the credit on which the neighbour's send of that step may land: it is given only now.
         self._finish_sends()
-        lanes = [lane for s in self.streams if s.shard(step) is not None for lane in self._receives(s, step)]
-        self.device.delays.interleave(lanes)
+        sequences = [
+            sequence for s in self.streams if s.shard(step) is not None for sequence in self._receives(s, step)
+        ]
+        self.device.delays.interleave(sequences)
 
     def blocks(self, step: int) -> Iterator[tuple[int, int]]:
         # only what this step holds is handed out: the other slots are being filled
-        self._held = {stream.shard(step): self.slot(stream, step) for stream in self._visits[step]}
+        self._in_use = {stream.shard(step): self.slot(stream, step) for stream in self._visits[step]}
         for block in range(len(self.layout)):
             if block == 0 or self._per_block:
                 self._await(step, block)
@@ -230,15 +232,15 @@ class KVRing(KVShards):
                 yield stream.shard(step), block
 
     def storage(self, shard: int) -> tuple[Tensor, Tensor]:
-        k, v = self._held[shard]
+        k, v = self._in_use[shard]
         return k.tensor, v.tensor
 
     def _piece(self, slot: DeviceBuffer, block: int) -> Tensor:
         return self.layout.flat(slot.tensor, block) if self._per_block else slot.tensor
 
     def _receives(self, stream: Stream, step: int) -> list[list[Callable[[], None]]]:
-        """Return what posts the receives of the shard of ``step``, one lane each for K and V."""
-        lanes = []
+        """Return what posts the receives of the shard of ``step``, one sequence of calls each for K and V."""
+        sequences = []
         semaphores = []
         self._arriving[stream.name, step] = semaphores
         for channel, slot in enumerate(self.slot(stream, step)):
@@ -254,8 +256,8 @@ class KVRing(KVShards):
                 transfer = self.device.irecv(piece, self.group, stream.source, step=step, channel=channel)
                 semaphore.signal_on(transfer.wait)
 
-            lanes.append([partial(post, block) for block in range(len(self.layout) if self._per_block else 1)])
-        return lanes
+            sequences.append([partial(post, block) for block in range(len(self.layout) if self._per_block else 1)])
+        return sequences
 
     def _await(self, step: int, block: int) -> None:
         """Wait until the piece with ``block`` has arrived from everywhere; pieces arrive in order."""
@@ -266,13 +268,13 @@ class KVRing(KVShards):
 
     def _pass_on(self, step: int, block: int) -> None:
         """Post the sends of the piece with ``block`` to whom the shard of ``step`` is new."""
-        lanes = [
+        sequences = [
             [partial(self.device.isend, piece, self.group, stream.to, step=step + 1, channel=channel)]
             for stream in self.streams
             if stream.passes_on(step)
             for channel, piece in enumerate(self._piece(slot, block) for slot in self.slot(stream, step))
         ]
-        self._sending += self.device.delays.interleave(lanes)
+        self._sending += self.device.delays.interleave(sequences)
 
     def _finish_sends(self) -> None:
         for transfer in self.device.delays.shuffle(self._sending):

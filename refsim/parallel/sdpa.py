@@ -58,12 +58,12 @@ class OnlineSoftmax:
         Args:
             buffer: what the trace says of keys that are in no device buffer.
         """
-        held = self.device.buffers.of(k_BHNE)
+        k_buffer = self.device.buffers.of(k_BHNE)
         with self.device.reading("sdpa", k_BHNE, v_BHNE, step=step):
             for start, stop in [(0, k_BHNE.shape[2])] if keys is None else keys:
                 if start < stop:
                     piece = (x[:, :, start:stop] for x in (k_BHNE, v_BHNE))
-                    self._attend(*piece, step=step, buffer=held.id if held else buffer)
+                    self._attend(*piece, step=step, buffer=k_buffer.id if k_buffer else buffer)
 
     def attend_in_blocks(self, k_BHNE: Tensor, v_BHNE: Tensor, *, step: int = 0, buffer: str) -> None:
         """Attend to keys of any number, ``device.options.chunk_sizes[1]`` rows at a time."""

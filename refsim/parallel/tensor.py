@@ -19,8 +19,8 @@ Fused QKV: one column-parallel linear whose out features are reshuffled so that 
     device 0 q0 q1 k0 k1 v0 v1      device 1 q2 q3 k2 k3 v2 v3
 
 Padding (38 heads -> 40, 2432 features -> 2560): padded out features have zero weight rows and zero bias, padded in
-features zero weight columns, so whatever stands in a padded lane of x adds nothing, and padded lanes of the result
-are zero.
+features zero weight columns, so whatever stands in a padded feature of x adds nothing, and padded features of the
+result are zero.
 
 Bytes sent per member and pair, B = bytes of x with all (padded) features: reduce_scatter ``(n-1)/n * B`` plus
 all_gather's formula with ``B/n``.
@@ -41,7 +41,7 @@ from refsim.runtime.tensor import MeshTensor, Partial, Replicate, Shard, shards
 
 
 def shard_range(padded: int, group: Group) -> tuple[int, int]:
-    """Return the lanes [start, stop) of a padded feature dim that this member of the group holds."""
+    """Return the features [start, stop) of a padded feature dim that this member of the group holds."""
     size = padded // group.size
     return group.index * size, (group.index + 1) * size
 
@@ -87,7 +87,7 @@ def reduce_scatter_features(device: Device, x: MeshTensor) -> MeshTensor:
 
 
 def gather_features(device: Device, x: MeshTensor) -> MeshTensor:
-    """Gather tp=Shard(-1) to tp=Replicate, padded lanes included."""
+    """Gather tp=Shard(-1) to tp=Replicate, padded features included."""
     dim = x.local.ndim - 1
     x.require("all_gather", **shards(device.groups, tp=dim))
     return x.with_local(all_gather(device, x.local, device.groups["tp"], dim=dim), tp=Replicate())
@@ -108,6 +108,6 @@ def _cut(device: Device, x: Tensor) -> dict:
 
 
 def local_linear(device: Device, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Multiply the local lanes by the local part of the weight: what a device does between two collectives."""
+    """Multiply the local features by the local part of the weight: what a device does between two collectives."""
     with device.compute("linear", x, weight):
         return F.linear(x, weight, bias)

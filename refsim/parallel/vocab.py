@@ -46,7 +46,7 @@ def vocab_argmax(device: Device, logits: MeshTensor, vocab_size: int) -> tuple[T
 def best_two(logits: Tensor, first_token: int) -> Tensor:
     """Return (..., 3): the best value, its token, the second best value; minus infinity where there is none."""
     nothing = logits.new_full((*logits.shape[:-1], 1), float("-inf"))
-    # a lane of nothing behind, so that there always is a best, and a second beside a single one
+    # a column of nothing behind, so that there always is a best, and a second beside a single one
     value, index = torch.cat([logits, nothing], -1).max(-1, keepdim=True)
     rest = torch.cat([logits, nothing], -1).scatter(-1, index, float("-inf"))
     return torch.cat([value, (index + first_token).float(), rest.amax(-1, keepdim=True)], -1)

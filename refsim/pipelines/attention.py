@@ -29,7 +29,7 @@ def program(device: Device, *, inputs: str, logical_n: int) -> tuple[dict[str, A
     sp = device.groups["sp"]
     file = TensorFile(inputs)
     _, heads, n, _ = file.shape("q")
-    lanes = shard_range(padded_heads(heads, tp.size), tp)
+    mine = shard_range(padded_heads(heads, tp.size), tp)
     rows = TokenShards.of(n, sp.size)
     tokens = TokenShards(logical_n, sp.size, rows.local_n)
     joint = "joint_k" in file.names
@@ -40,8 +40,8 @@ def program(device: Device, *, inputs: str, logical_n: int) -> tuple[dict[str, A
         return x.to(device.options.storage).contiguous()
 
     def local(name: str, cut: TokenShards | None) -> MeshTensor:
-        x = file[name][:, lanes[0] : min(lanes[1], heads)]
-        if missing := lanes[1] - lanes[0] - x.shape[1]:  # a copy of all rows, of which this device reads its own
+        x = file[name][:, mine[0] : min(mine[1], heads)]
+        if missing := mine[1] - mine[0] - x.shape[1]:  # a copy of all rows, of which this device reads its own
             x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, missing))
         part = MeshTensor(x, shards(device.groups, tp=1))
         return (cut_tokens(device, part, cut, dim=2) if cut else part).map("dense", dense)

@@ -30,12 +30,12 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
     folder = Checkpoint(checkpoint, device.options.variant)
     spec = spec_of_checkpoint(folder)
     storage = device.options.storage
-    given = TensorFile(inputs).all()
+    tensors = TensorFile(inputs).all()
     if spec.block is None:
         raise UserError(f"{folder.class_name} has no blocks that run by themselves; run the whole model.")
     config = folder.as_config(spec.config_class)
-    block = resolve(spec.block)(Weights(folder, storage), device, config, index, given)
-    streams = {name: given[name].to(storage) for name in ("spatial", "prompt", "time")}
+    block = resolve(spec.block)(Weights(folder, storage), device, config, index, tensors)
+    streams = {name: tensors[name].to(storage) for name in ("spatial", "prompt", "time")}
     tp = device.groups["tp"]
     sp = device.groups["sp"]
     tokens = TokenShards.of(streams["spatial"].shape[1], sp.size)
@@ -43,15 +43,15 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
     split = device.options.splits_prompt
     start, stop = shard_range(padded_features(config.features, tp.size), tp)
 
-    def lanes(x: Tensor) -> MeshTensor:
+    def cut_features(x: Tensor) -> MeshTensor:
         """Return this member's features, tp=Shard(-1)."""
         mine = x[..., start:stop]
         padding = stop - start - mine.shape[-1]
         return MeshTensor(torch.nn.functional.pad(mine, (0, padding)), shards(device.groups, tp=2))
 
-    prompt = lanes(streams["prompt"])
+    prompt = cut_features(streams["prompt"])
     spatial, prompt = block(
-        cut_tokens(device, lanes(streams["spatial"]), tokens, dim=1),
+        cut_tokens(device, cut_features(streams["spatial"]), tokens, dim=1),
         cut_tokens(device, prompt, prompt_tokens, dim=1) if split else prompt,
         streams["time"],
     )

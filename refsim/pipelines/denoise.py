@@ -56,10 +56,10 @@ def program(
     clock.lap("encode")
     steps, used = denoise(pipeline, run, conditions)
     clock.lap("denoise")
-    frames, given = pipeline.decode(run, steps[-1])
+    frames, decoder_input = pipeline.decode(run, steps[-1])
     clock.lap("decode")
     result = {"digest": digest(frames), "experts": used, "seconds": clock.laps}
-    tensors = {"frames": frames, "steps": torch.stack(steps), "decoder_input": given}
+    tensors = {"frames": frames, "steps": torch.stack(steps), "decoder_input": decoder_input}
     return result, {name: x.contiguous() for name, x in tensors.items()}
 
 
@@ -72,7 +72,7 @@ def denoise(pipeline: Pipeline, run: Run, conditions: dict[str, Tensor]) -> tupl
     scheduler = pipeline.schedule(run)
     latents = run.tensors["latents"]
     transformer: Any = None
-    kept: list[Tensor] = []
+    history: list[Tensor] = []
     used: list[str] = []
     loaded = None
     for index, t in enumerate(scheduler.timesteps):
@@ -92,10 +92,10 @@ def denoise(pipeline: Pipeline, run: Run, conditions: dict[str, Tensor]) -> tupl
         if pipeline.batch(run.request) == 2:
             sample = guide(sample, scales[expert])
         latents = scheduler.step(sample, index, latents)
-        kept.append(latents)
+        history.append(latents)
         used.append(expert)
     device.progress(len(scheduler.timesteps), len(scheduler.timesteps))
-    return kept, used
+    return history, used
 
 
 class _Clock:

@@ -18,7 +18,7 @@ from refsim.base.errors import UserError
 from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.files.lora import by_part
 from refsim.models.inputs import by_name
-from refsim.models.registry import FoundPipeline, find_model, pipeline_of
+from refsim.models.registry import PipelineFolder, find_model, pipeline_of
 from refsim.models.spec import resolve
 from refsim.pipelines.host import HostScheduler
 from refsim.pipelines.hosts.base import PipelineHost
@@ -75,9 +75,9 @@ class Pipeline(PipelineHost):
         return HostScheduler(run.device, lambda: self.scheduler(run.root, run.request, run.tensors))
 
 
-def find_pipeline(root: Path | FoundPipeline) -> Pipeline:
+def find_pipeline(root: Path | PipelineFolder) -> Pipeline:
     """Return the pipeline that a folder's ``model_index.json`` names; ``UserError`` if there is none of that name."""
-    return resolve(root.pipeline if isinstance(root, FoundPipeline) else pipeline_of(root, read_index(root)))()
+    return resolve(root.pipeline if isinstance(root, PipelineFolder) else pipeline_of(root, read_index(root)))()
 
 
 def check_part(device: Device, root: Path, name: str, kind: type) -> Any:

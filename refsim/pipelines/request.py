@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from refsim.base.access import refuse_unreadable
 from refsim.base.errors import UserError, first_line
-from refsim.base.given import refuse_unreadable
 from refsim.base.schema import Flag, Fraction, Real, Size, Text, check, is_a, read_object, short
 
 _PART = tuple[Text | None, Text | None] | None

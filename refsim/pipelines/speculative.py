@@ -78,7 +78,7 @@ class Drafter(Protocol):
     rows: int
     """Rows in its cache."""
 
-    def propose(self, start: int, last: int, kept_1CF: Tensor) -> Tensor:
+    def propose(self, start: int, last: int, states_1CF: Tensor) -> Tensor:
         """Return (block - 1,) ids; ``kept_1CF``: the target's hidden states of the rows since the last call."""
         ...
 
@@ -97,18 +97,18 @@ class DFlashDrafter:
     def rows(self) -> int:
         return self._cache[0].length
 
-    def propose(self, start: int, last: int, kept_1CF: Tensor) -> Tensor:
+    def propose(self, start: int, last: int, states_1CF: Tensor) -> Tensor:
         config = self._model.config
         if self._keeps == "none":
-            self._whole.append(kept_1CF)
-            kept_1CF = torch.cat(self._whole, 1)
+            self._whole.append(states_1CF)
+            states_1CF = torch.cat(self._whole, 1)
             self._cache = self._model.new_cache()
         elif self._keeps == "noise" and self.rows:
             crop(self._cache, start)  # the rejected proposals go, the accepted stay
-            kept_1CF = kept_1CF[:, :0]
+            states_1CF = states_1CF[:, :0]
         block = torch.full((1, config.block_size), config.mask_token_id)
         block[0, 0] = last
-        hidden = self._model(self._target.embed(block), kept_1CF, self._cache, start=start)
+        hidden = self._model(self._target.embed(block), states_1CF, self._cache, start=start)
         if self._keeps == "context":
             crop(self._cache, start)
             expect(self.rows == start, f"the drafter's cache has {self.rows} rows before position {start}")
@@ -134,43 +134,43 @@ def speculate(
     cache = target.new_cache()
     hidden = target.hidden(prompt_1P, cache, keep)
     token, margin = target.argmax(hidden.last[:, -1:])
-    found = Decoded([int(token)], prefill_margin=float(margin))
+    decoded = Decoded([int(token)], prefill_margin=float(margin))
     start = prompt_1P.shape[1]
-    kept = hidden.kept
-    while len(found.tokens) < max_new_tokens and not found.has(stop):
-        target.device.progress(len(found.tokens), max_new_tokens)
+    states = hidden.layers
+    while len(decoded.tokens) < max_new_tokens and not decoded.has(stop):
+        target.device.progress(len(decoded.tokens), max_new_tokens)
         begun = time.monotonic()
-        proposed = drafter.propose(start, found.tokens[-1], kept)
-        block = torch.cat([torch.tensor(found.tokens[-1:]), proposed])
+        proposed = drafter.propose(start, decoded.tokens[-1], states)
+        block = torch.cat([torch.tensor(decoded.tokens[-1:]), proposed])
         hidden = target.hidden(block[None], cache, keep)
         best, margins = target.argmax(hidden.last)
         matched = matching_prefix(proposed, best[0])
-        given = [*proposed[:matched].tolist(), int(best[0, matched])]
-        found.tokens += given
-        start += len(given)
+        accepted = [*proposed[:matched].tolist(), int(best[0, matched])]
+        decoded.tokens += accepted
+        start += len(accepted)
         crop(cache, start)
         expect(cache[0].length == start, f"the target's cache has {cache[0].length} rows before position {start}")
-        kept = hidden.kept[:, : len(given)]
-        margin = float(margins[0, : len(given)].min())
+        states = hidden.layers[:, : len(accepted)]
+        margin = float(margins[0, : len(accepted)].min())
         seconds = time.monotonic() - begun
-        found.steps.append(Step(proposed.tolist(), len(given), margin, cache[0].length, drafter.rows, seconds))
-    found.tokens = _cut(found.tokens, max_new_tokens, stop)
-    return found
+        decoded.steps.append(Step(proposed.tolist(), len(accepted), margin, cache[0].length, drafter.rows, seconds))
+    decoded.tokens = _cut(decoded.tokens, max_new_tokens, stop)
+    return decoded
 
 
 def greedy(target: Qwen3MoeForCausalLM, prompt_1P: Tensor, *, max_new_tokens: int, stop: Sequence[int] = ()) -> Decoded:
     """Decode with the target alone, one row per pass."""
     cache = target.new_cache()
     rows = prompt_1P
-    found = Decoded([])
-    while len(found.tokens) < max_new_tokens and not found.has(stop):
-        target.device.progress(len(found.tokens), max_new_tokens)
+    decoded = Decoded([])
+    while len(decoded.tokens) < max_new_tokens and not decoded.has(stop):
+        target.device.progress(len(decoded.tokens), max_new_tokens)
         begun = time.monotonic()
         token, margin = target.argmax(target.hidden(rows, cache).last[:, -1:])
-        found.tokens.append(int(token))
+        decoded.tokens.append(int(token))
         rows = token
-        found.steps.append(Step([], 1, float(margin), cache[0].length, 0, time.monotonic() - begun))
-    return found
+        decoded.steps.append(Step([], 1, float(margin), cache[0].length, 0, time.monotonic() - begun))
+    return decoded
 
 
 def matching_prefix(proposed: Tensor, best: Tensor) -> int:

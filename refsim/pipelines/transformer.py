@@ -54,7 +54,7 @@ def _load(whole: Tensor, dims: Dims, device: Device) -> Tensor:
 
 def digest(*tensors: Tensor) -> str:
     """Return blake2b of the bytes of tensors, one after the other, in hex."""
-    found = hashlib.blake2b()
+    hasher = hashlib.blake2b()
     for x in tensors:
-        found.update(x.contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        hasher.update(x.contiguous().view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()

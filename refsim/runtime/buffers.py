@@ -102,7 +102,7 @@ class BufferPool:
         Raises:
             HazardError: it was released before, or it is no persistent buffer of this pool.
         """
-        key = next((key for key, held in self._persistent.items() if held is buffer), None)
+        key = next((key for key, other in self._persistent.items() if other is buffer), None)
         if key is None:
             raise HazardError(self._not_held(buffer))
         del self._persistent[key]
@@ -115,7 +115,7 @@ class BufferPool:
         here = _inside(self._where())
         if buffer.released_in is None:
             return f"buffer {buffer.id} is released{here}, but it is no persistent buffer of this rank"
-        owner = next((held for held in self._by_storage.values() if held.taken_from is buffer), None)
+        owner = next((other for other in self._by_storage.values() if other.taken_from is buffer), None)
         then = f"and its memory is buffer {owner.id}'s now" if owner else "and its memory is free"
         before = _inside(buffer.released_in)
         return f"double release: buffer {buffer.id} is released{here}, but was released{before} before {then}"

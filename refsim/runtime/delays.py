@@ -24,29 +24,29 @@ class Delays:
     def __init__(self, rank: int = 0, seed: int | None = None, longest_s: float = 0.0) -> None:
         self._seed = seed
         self._longest_s = longest_s
-        self._own = random.Random(f"{seed} rank {rank}")
-        self._pace = self._own.choice(_PACES)
+        self._random = random.Random(f"{seed} rank {rank}")
+        self._pace = self._random.choice(_PACES)
         self._agreed: Counter[tuple[int, ...]] = Counter()
 
     def pause(self) -> None:
         """Sleep up to the longest pause."""
         if self._seed is not None and self._longest_s:
-            time.sleep(self._own.random() * self._longest_s * self._pace)
+            time.sleep(self._random.random() * self._longest_s * self._pace)
 
     def shuffle(self, items: Iterable[T]) -> list[T]:
         """Return ``items`` in an order of this rank's own."""
         items = list(items)
         if self._seed is not None:
-            self._own.shuffle(items)
+            self._random.shuffle(items)
         return items
 
-    def interleave(self, lanes: Iterable[Sequence[Callable[[], T]]]) -> list[T]:
-        """Call everything in ``lanes``, mixed in an order of this rank's own; each lane keeps its order."""
-        lanes = [lane for lane in lanes if lane]
+    def interleave(self, sequences: Iterable[Sequence[Callable[[], T]]]) -> list[T]:
+        """Call everything in ``sequences``, mixed in an order of this rank's own; each sequence keeps its order."""
+        sequences = [sequence for sequence in sequences if sequence]
         if self._seed is None:
-            return [call() for lane in lanes for call in lane]
-        turns = self.shuffle(index for index, lane in enumerate(lanes) for _ in lane)
-        rest = [iter(lane) for lane in lanes]
+            return [call() for sequence in sequences for call in sequence]
+        turns = self.shuffle(index for index, sequence in enumerate(sequences) for _ in sequence)
+        rest = [iter(sequence) for sequence in sequences]
         return [next(rest[index])() for index in turns]
 
     def agreed(self, items: Iterable[Any], group: Group) -> list[Any]:

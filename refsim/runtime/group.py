@@ -54,14 +54,14 @@ class _Submesh:
 
     def along(self, axis: int, other: int | None = None) -> list[int]:
         """Return the ranks met along ``axis``; the coordinate on the other axis is this rank's own, or ``other``."""
-        found = []
+        ranks = []
         for i in range(self._shape[axis]):
             coord = list(self._coord)
             coord[axis] = i
             if other is not None:
                 coord[1 - axis] = other
-            found.append(self._rank_at(coord, self._cfg_index))
-        return found
+            ranks.append(self._rank_at(coord, self._cfg_index))
+        return ranks
 
     def _rank_at(self, coord: list[int], cfg_index: int) -> int:
         row, column = (c + cfg_index * self._cut * (axis == self.cfg_axis) for axis, c in enumerate(coord))

@@ -19,7 +19,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LIMIT_VARIABLE = "REFSIM_RANK_MEMORY_GB"
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-_KEPT_BYTES = 32 << 20
+_REUSED_BYTES = 32 << 20
 
 
 def keep_freed() -> None:
@@ -30,8 +30,8 @@ def keep_freed() -> None:
     """
     with contextlib.suppress(AttributeError, OSError):
         libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _KEPT_BYTES)
+        libc.mallopt(_M_MMAP_THRESHOLD, _REUSED_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _REUSED_BYTES)
 
 
 def rank_limit_bytes() -> int | None:
@@ -66,8 +66,8 @@ def available_bytes() -> int | None:
 
 def total_bytes() -> int | None:
     """Return the memory that this machine, or this control group, has in all."""
-    found = (_field("/proc/meminfo", "MemTotal"), _number(Path("/sys/fs/cgroup/memory.max")))
-    known = [bytes_ for bytes_ in found if bytes_ is not None]
+    limits = (_field("/proc/meminfo", "MemTotal"), _number(Path("/sys/fs/cgroup/memory.max")))
+    known = [bytes_ for bytes_ in limits if bytes_ is not None]
     return min(known) if known else None
 
 

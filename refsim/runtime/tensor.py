@@ -86,8 +86,8 @@ class MeshTensor:
             if group in parts:
                 return self.placements.get(whole, Replicate())
             if group == whole:
-                found = tuple((part, self.placement(part)) for part in parts)
-                return found[0][1] if len({placement for _, placement in found}) == 1 else ByPart(found)
+                placements = tuple((part, self.placement(part)) for part in parts)
+                return placements[0][1] if len({placement for _, placement in placements}) == 1 else ByPart(placements)
         return Replicate()
 
     @property
@@ -111,13 +111,15 @@ class MeshTensor:
         """Return a tensor of the same layout (but for ``changed``) around another local part."""
         if not changed:
             return MeshTensor(local, self.placements)
-        kept = dict(self.placements)
+        placements = dict(self.placements)
         for whole, parts in PARTS.items():
             if whole in changed:
-                kept = {group: placement for group, placement in kept.items() if group not in parts}
-            elif whole in kept and changed.keys() & set(parts):
-                kept |= dict.fromkeys(parts, kept.pop(whole))  # what is said of one part stays true of the other
-        return MeshTensor(local, {**kept, **changed})
+                placements = {group: placement for group, placement in placements.items() if group not in parts}
+            elif whole in placements and changed.keys() & set(parts):
+                placements |= dict.fromkeys(
+                    parts, placements.pop(whole)
+                )  # what is said of one part stays true of the other
+        return MeshTensor(local, {**placements, **changed})
 
     def moved(self, op: str, local: Tensor, dims: dict[int, int]) -> MeshTensor:
         """Return the same layout around a tensor whose dims have moved: dim ``d`` of this is ``dims[d]`` of ``local``.
@@ -151,7 +153,7 @@ class MeshTensor:
         for group in self.placements.keys() | other.placements.keys():
             mine = self.placement(group)
             theirs = other.placement(group)
-            broadcast = (  # one row or lane of ``other``, which every member has, for all of a cut dim
+            broadcast = (  # one row or feature of ``other``, which every member has, for all of a cut dim
                 isinstance(mine, Shard)
                 and isinstance(theirs, Replicate)
                 and other.local.ndim == self.local.ndim

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from parity.cases.checkpoints import MODELS
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import ShapeWeights
-from refsim.models.registry import own
+from refsim.models.registry import builtin
 from refsim.models.spec import ModelSpec
 from refsim.runtime.device import Device
 
@@ -111,4 +111,4 @@ def _inputs(spec: ModelSpec, config: Any, model: Any) -> dict[str, torch.Tensor]
     return found
 
 
-SPECS = [spec for spec in own() if not spec.timing_only]
+SPECS = [spec for spec in builtin() if not spec.timing_only]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import tt_impl
+from refsim.base.access import refuse_unreadable
 from refsim.base.errors import UserError
-from refsim.base.given import refuse_unreadable
 from refsim.files import output
 from tt_impl.harness.checks.strict import Strict
 from tt_impl.harness.pytest import machine, verdicts

@@ -77,7 +77,7 @@ def speculate(
     tokens = [int(target.argmax(last_row(hidden.last)))]
     steps = []
     start = prompt_1P.shape[1]
-    states = hidden.kept
+    states = hidden.layers
     while len(tokens) < max_new_tokens:
         proposed = drafter.propose(start, tokens[-1], states)
         hidden = target.hidden(torch.cat([torch.tensor(tokens[-1:]), proposed])[None], cache, keep)
@@ -88,7 +88,7 @@ def speculate(
         crop(cache, start)
         if cache[0].length != start:
             raise InvariantError(f"the target's cache has {cache[0].length} rows before position {start}")
-        states = [x[:, :, : matched + 1] for x in hidden.kept]
+        states = [x[:, :, : matched + 1] for x in hidden.layers]
         steps.append(
             {
                 "proposed": proposed.tolist(),
@@ -194,12 +194,12 @@ def _looked_into(
     logits = get(gather_features(target.ctx, target.logits(hidden.last)))
     tensors = {
         "last": get(hidden.last)[0, 0],
-        "layers": torch.cat([get(x)[0] for x in hidden.kept]),
+        "layers": torch.cat([get(x)[0] for x in hidden.layers]),
         "logits": logits[0, 0, :, : target.config.vocab_size],
     }
     if model is not None:
         block = torch.full((1, model.config.block_size), model.config.mask_token_id)
         block[0, 0] = first
-        states = [hidden.kept[layer] for layer in model.config.target_layer_ids]
+        states = [hidden.layers[layer] for layer in model.config.target_layer_ids]
         tensors["draft"] = get(model(target.embed(block), states, model.new_cache(), start=len(prompt)))[0, 0]
     return tensors

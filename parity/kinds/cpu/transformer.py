@@ -23,7 +23,7 @@ from parity.measure import metrics as m
 from parity.measure.thresholds import BF16, FINITE, REPLICAS, SAME_ARITHMETIC, Threshold
 from refsim.base import scratch
 from refsim.base.mesh import get_mesh
-from refsim.models.registry import get, own
+from refsim.models.registry import builtin, get
 from refsim.runtime.launch import Result
 from refsim.runtime.watch import observe
 
@@ -122,7 +122,7 @@ class Transformer(ModelKind):
             judged = layers.judge(result.observed, modules, case.layout.options(case.dtype), case.shape.text)
             result.worst_layers = judged.worst
             metrics |= judged.metrics
-            if get(MODELS[case.model].class_name) in own():
+            if get(MODELS[case.model].class_name) in builtin():
                 metrics["unseen_layers"] = len(layers.unseen(result.observed, modules))
         return metrics | (traces.check(result.trace, case.layout) if result.trace else {})
 

@@ -94,10 +94,10 @@ def accuracy(
         return
     from benchmarks import trace_accuracy
 
-    found = trace_accuracy.compare(files, arch)
-    profiled = trace_accuracy.document(found)
+    compared = trace_accuracy.compare(files, arch)
+    profiled = trace_accuracy.document(compared)
     tables.write_csv(profiled.devices, csv)
-    answer(profiled, lambda _: trace_accuracy.text(found), as_json=as_json)
+    answer(profiled, lambda _: trace_accuracy.text(compared), as_json=as_json)
 
 
 @bench.command()
@@ -148,8 +148,8 @@ def sim(
         setup.options(name)  # what does not fit is refused before the first second is spent
     records = [measure(setup, name, say=say) for name in names]
     passed = all(record.right and not record.hazards for record in records)
-    found = Simulations(machine(), records)
-    answer(found, lambda _: "\n".join(map(text, records)), as_json=as_json, passed=passed)
+    simulations = Simulations(machine(), records)
+    answer(simulations, lambda _: "\n".join(map(text, records)), as_json=as_json, passed=passed)
 
 
 @bench.command()
@@ -176,9 +176,9 @@ def peers(
     if rows % ranks or heads % ranks:
         raise UserError(f"--rows and --heads are multiples of the {ranks} ranks here, since not every library pads.")
     setup = Setup(ranks, rows, heads, head_dim, dtype, "storage", repetitions, seed)
-    found = measure(setup, names, say=say)
-    passed = all(record.right for record in found.records if record.name.startswith("refsim "))
-    answer(found, text, as_json=as_json, passed=passed)
+    measured = measure(setup, names, say=say)
+    passed = all(record.right for record in measured.records if record.name.startswith("refsim "))
+    answer(measured, text, as_json=as_json, passed=passed)
 
 
 @bench.command()
@@ -218,12 +218,12 @@ def scale(
     _starts_ranks()
     tables.check_csv(csv)
     check_out(out)
-    found = measure(Sizes.parse(ranks, rows, mib, repetitions), say=say)
-    tables.write_csv(records(found), csv)
+    measured = measure(Sizes.parse(ranks, rows, mib, repetitions), say=say)
+    tables.write_csv(records(measured), csv)
     if out is not None:
-        write(found, out)
-    passed = bool(not found.wrong and (found.ranks or found.rows or found.messages))
-    answer(found, markdown, as_json=as_json, passed=passed)
+        write(measured, out)
+    passed = bool(not measured.wrong and (measured.ranks or measured.rows or measured.messages))
+    answer(measured, markdown, as_json=as_json, passed=passed)
 
 
 @bench.command("full-size")

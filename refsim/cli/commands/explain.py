@@ -35,7 +35,7 @@ def explain(
     as_json: opt.AsJson = False,
 ) -> None:
     """Show which device holds what, the rings and their order, buffers and bytes; no arithmetic is run."""
-    from refsim.cli.commands.explain_layout import layout
+    from refsim.cli.commands.explain_layout import layout_of
     from refsim.models.registry import find, latent
 
     if svg is not None:
@@ -46,39 +46,39 @@ def explain(
     if model is not None:
         _, known = find(model)
         _, shape = latent(known, size)
-    found = layout(options, known, shape)
+    layout = layout_of(options, known, shape)
     if svg is not None:
         from refsim.cli.commands.explain_svg import svg as draw
 
-        output.write(svg, draw(found).encode(), "--svg")
+        output.write(svg, draw(layout).encode(), "--svg")
     if as_json:
-        typer.echo(output.document(found))
+        typer.echo(output.document(layout))
         return
-    _print(found)
+    _print(layout)
     if svg is not None:
         typer.echo(f"picture -> {svg}")
 
 
-def _print(found: Layout) -> None:
+def _print(layout: Layout) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False, soft_wrap=True)
-    rows, columns = found.shape
+    rows, columns = layout.shape
     grid = Table(box=box.ROUNDED, show_header=False, show_lines=True, title_justify="left")
-    grid.title = f"{found.mesh} ({rows}x{columns}), {found.parallel}, {found.attention}; rows are axis 0"
+    grid.title = f"{layout.mesh} ({rows}x{columns}), {layout.parallel}, {layout.attention}; rows are axis 0"
     for line in range(rows):
-        grid.add_row(*(_cell(device, found.attention) for device in found.devices if device.coord[0] == line))
+        grid.add_row(*(_cell(device, layout.attention) for device in layout.devices if device.coord[0] == line))
     console.print(grid, soft_wrap=False)
-    for group in found.groups:
+    for group in layout.groups:
         where = f"axis {group['axis']}, {group['topology']}, {group['links']} link{'s' * (group['links'] != 1)}"
         console.print(f"{group['name']:8}{where}: ranks {' '.join(map(str, group['ranks']))}")
-    for member in found.ring:
+    for member in layout.ring:
         line = " | ".join(f"{'+'.join(map(str, step['shards']))}{_from(step)}" for step in member["steps"])
         console.print(f"ring member {member['member']} (rank {member['rank']}) attends to shards {line}")
-    if found.model:
-        _print_model(found, console)
+    if layout.model:
+        _print_model(layout, console)
 
 
 def _cell(device: DeviceShare, attention: str) -> str:
@@ -92,18 +92,18 @@ def _from(step: dict[str, Any]) -> str:
     return f" (from rank {' and '.join(map(str, step['from']))})" if step["from"] else ""
 
 
-def _print_model(found: Layout, console: Console) -> None:
-    share = found.per_device
+def _print_model(layout: Layout, console: Console) -> None:
+    share = layout.per_device
     console.print(
-        f"{found.model}, latent {'x'.join(map(str, found.latent))}, {found.dtype}: weights "
+        f"{layout.model}, latent {'x'.join(map(str, layout.latent))}, {layout.dtype}: weights "
         f"{share['weights_bytes'] / 1e9:.2f} GB, buffers {share['buffer_bytes'] / 1e6:.1f} MB a device"
     )
-    for padded in found.padded:
+    for padded in layout.padded:
         console.print(f"pads {padded}")
-    for buffer in found.buffers:
+    for buffer in layout.buffers:
         slots = f"{buffer['slots']} x " if buffer["slots"] > 1 else ""
         console.print(f"buffer {buffer['name']}: {slots}{buffer['bytes'] / 1e6:.2f} MB")
-    for row in found.collectives:
+    for row in layout.collectives:
         console.print(
             f"{row['count']:5} x {row['name']} of {row['members']} on axis {row['axis']} ({row['topology']}): "
             f"{row['steps']} step{'s' * (row['steps'] > 1)} of {row['bytes_per_step'] / 1e6:.3f} MB"

@@ -68,7 +68,7 @@ class Layout(Document):
     padded: Sometimes[list[Padded]] = None
 
 
-def layout(options: RunOptions, model: Published | None = None, size: tuple[int, ...] | None = None) -> Layout:
+def layout_of(options: RunOptions, model: Published | None = None, size: tuple[int, ...] | None = None) -> Layout:
     """Describe a configuration.
 
     Args:
@@ -83,10 +83,10 @@ def layout(options: RunOptions, model: Published | None = None, size: tuple[int,
         for rank, groups in enumerate(by_rank)
     ]
     ring = _visits(by_rank[0]["ring"], by_rank) if config.ring > 1 else []
-    found = Layout(mesh.name, mesh.shape, str(config), config.attention, devices, _distinct(by_rank), ring)
+    layout = Layout(mesh.name, mesh.shape, str(config), config.attention, devices, _distinct(by_rank), ring)
     if model is not None and size is not None:
-        _add_model(found, options, model, size)
-    return found
+        _add_model(layout, options, model, size)
+    return layout
 
 
 def _distinct(by_rank: list[dict[str, Group]]) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ def _distinct(by_rank: list[dict[str, Group]]) -> list[dict[str, Any]]:
 
 def _visits(ring: Group, by_rank: list[dict[str, Group]]) -> list[dict[str, Any]]:
     """Return whose keys each member of the first ring attends to at each step, and who sends to it."""
-    found = []
+    visits = []
     for index, rank in enumerate(ring.ranks):
         group = by_rank[rank]["ring"]
         steps = []
@@ -118,8 +118,8 @@ def _visits(ring: Group, by_rank: list[dict[str, Group]]) -> list[dict[str, Any]
                 steps.append(
                     {"step": step, "shards": [s.shard(step) for s in arriving], "from": _sources(group, arriving, step)}
                 )
-        found.append({"member": index, "rank": rank, "steps": steps})
-    return found
+        visits.append({"member": index, "rank": rank, "steps": steps})
+    return visits
 
 
 def _sources(group: Group, arriving: list[Stream], step: int) -> list[int]:
@@ -127,7 +127,7 @@ def _sources(group: Group, arriving: list[Stream], step: int) -> list[int]:
     return [group.ranks[s.source] for s in arriving] if step else []
 
 
-def _add_model(found: Layout, options: RunOptions, model: Published, size: tuple[int, ...]) -> None:
+def _add_model(layout: Layout, options: RunOptions, model: Published, size: tuple[int, ...]) -> None:
     """Add what a model has: rows and heads of every device, buffers, collectives."""
     from refsim.timing.read.reading import read_published
 
@@ -140,16 +140,16 @@ def _add_model(found: Layout, options: RunOptions, model: Published, size: tuple
         rows = keys // config.ulysses
         per_device = heads * config.ulysses
         shapes = {"batch": batch, "token_rows": rows, "heads": per_device, "head_dim": width}
-        for device in found.devices:
+        for device in layout.devices:
             device.token_rows = [device.sp * rows, (device.sp + 1) * rows]
             device.heads = [device.tp * per_device, (device.tp + 1) * per_device]
-    found.model = model.name
-    found.latent = size
-    found.dtype = options.dtype
-    found.per_device = shapes | {"weights_bytes": reading.weights_bytes, "buffer_bytes": reading.buffer_bytes}
-    found.buffers = _buffers(options, reading.ops)
-    found.collectives = _collectives(reading.ops)
-    found.padded = reading.padded
+    layout.model = model.name
+    layout.latent = size
+    layout.dtype = options.dtype
+    layout.per_device = shapes | {"weights_bytes": reading.weights_bytes, "buffer_bytes": reading.buffer_bytes}
+    layout.buffers = _buffers(options, reading.ops)
+    layout.collectives = _collectives(reading.ops)
+    layout.padded = reading.padded
 
 
 def _buffers(options: RunOptions, ops: list[Any]) -> list[dict[str, Any]]:

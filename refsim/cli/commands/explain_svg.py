@@ -16,13 +16,13 @@ INK = "#1f2933"
 RING = "#c0392b"
 
 
-def svg(found: Layout) -> str:
+def svg(layout: Layout) -> str:
     """Return the SVG document of what :func:`refsim.cli.commands.explain_layout.layout` gives."""
-    rows, columns = found.shape
+    rows, columns = layout.shape
     width = columns * (CELL[0] + GAP[0]) + GAP[0]
     height = TOP + rows * (CELL[1] + GAP[1]) + GAP[1]
-    title = f"{found.mesh} {rows}x{columns}, {found.parallel}, {found.attention}"
-    title += f", {found.model} {'x'.join(map(str, found.latent))}" if found.latent else ""
+    title = f"{layout.mesh} {rows}x{columns}, {layout.parallel}, {layout.attention}"
+    title += f", {layout.model} {'x'.join(map(str, layout.latent))}" if layout.latent else ""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="12">',
@@ -33,9 +33,9 @@ def svg(found: Layout) -> str:
         f'<text x="{GAP[0]}" y="24" font-size="15" font-weight="bold" fill="{INK}">{escape(title)}</text>',
         f'<text x="{GAP[0]}" y="42" fill="{INK}">colour: cfg group; red arrows: where keys and values travel</text>',
     ]
-    parts += [_device(device) for device in found.devices]
-    places = {device.rank: device.coord for device in found.devices}
-    for group in found.groups:
+    parts += [_device(device) for device in layout.devices]
+    places = {device.rank: device.coord for device in layout.devices}
+    for group in layout.groups:
         if group["name"] == "ring":
             parts += _arrows(group, places)
     return "\n".join([*parts, "</svg>"]) + "\n"
@@ -59,19 +59,19 @@ def _device(device: DeviceShare) -> str:
 def _arrows(group: dict[str, Any], places: dict[int, tuple[int, ...]]) -> list[str]:
     """Return an arrow per hop; a Ring closes with a curve around, a Line has arrows both ways."""
     ranks = group["ranks"]
-    found = []
+    arrows = []
     for a, b in itertools.pairwise(ranks):
-        found.append(_arrow(places[a], places[b]))
+        arrows.append(_arrow(places[a], places[b]))
         if group["topology"] == "Linear":
-            found.append(_arrow(places[b], places[a]))
+            arrows.append(_arrow(places[b], places[a]))
     if group["topology"] == "Ring":
         x0, y0 = _middle(places[ranks[-1]])
         x1, y1 = _middle(places[ranks[0]])
         along = places[ranks[0]][0] == places[ranks[-1]][0]
         dx, dy = (0, CELL[1] // 2) if along else (-CELL[0] // 2, 0)
         bend = f"{(x0 + x1) // 2 + 2 * dx - (0 if along else 40)},{(y0 + y1) // 2 + 2 * dy + (20 if along else 0)}"
-        found.append(_path(f"M{x0 + dx},{y0 + dy} Q{bend} {x1 + dx},{y1 + dy}"))
-    return found
+        arrows.append(_path(f"M{x0 + dx},{y0 + dy} Q{bend} {x1 + dx},{y1 + dy}"))
+    return arrows
 
 
 def _middle(coord: tuple[int, ...]) -> tuple[int, int]:

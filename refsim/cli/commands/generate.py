@@ -93,55 +93,55 @@ def generate(
     title = f"{target_dir.name} on {options.mesh}, {parallel}"
     then = "check with the target alone" if check else ""
     with StepProgress(title, then=then, quiet=as_json) as progress:
-        found = generate_text(target, [ids], request, options=options, check=check, progress=progress)
-    if found is None:
+        result = generate_text(target, [ids], request, options=options, check=check, progress=progress)
+    if result is None:
         return
     judged = None
     if against is not None:
         from parity.user.user_text import judge_text
 
-        judged = judge_text(target_dir, ids, found.texts[0], request, against, options)
-    summary = _summary(context, options, found, ids, tokenizer.text, judged)
+        judged = judge_text(target_dir, ids, result.texts[0], request, against, options)
+    summary = _summary(context, options, result, ids, tokenizer.text, judged)
     if as_json:
         typer.echo(output.document(summary))
     else:
         _print(summary, draft)
         if judged is not None:
             say(judged.text(tokenizer.text))
-    passed = found.replicas_equal and found.same_as_target is not False and (judged is None or judged.passed)
-    raise typer.Exit(exit_code(found.hazards, passed=passed))
+    passed = result.replicas_equal and result.same_as_target is not False and (judged is None or judged.passed)
+    raise typer.Exit(exit_code(result.hazards, passed=passed))
 
 
 def _summary(
     context: typer.Context,
     options: RunOptions,
-    found: TextResult,
+    result: TextResult,
     ids: list[int],
     as_text: Callable[[list[int]], str],
     judged: Any,
 ) -> Text:
     """Return the result of one prompt, of tokens ``ids``; ``judged`` is what a library made of it, or None."""
-    (text,) = found.texts
+    (text,) = result.texts
     drafted = context.params["draft"] is not None
     return Text(
         mesh=options.mesh.name,
         parallel=context.params["parallel"],
         dtype=options.dtype,
         cache=context.params["cache"] if drafted else None,
-        block=found.block,
+        block=result.block,
         prompt_tokens=len(ids),
         tokens=text.tokens,
         text=as_text(text.tokens),
         steps=text.steps,
-        mean_accepted=round(found.mean_accepted, 3) if drafted else None,
-        smallest_margin=found.margin,
-        same_as_target=found.same_as_target,
+        mean_accepted=round(result.mean_accepted, 3) if drafted else None,
+        smallest_margin=result.margin,
+        same_as_target=result.same_as_target,
         check_against=judged,
-        replicas_equal=found.replicas_equal,
-        hazards=found.hazards,
-        bytes_by_collective=found.bytes_by_collective,
-        seconds=found.seconds,
-        wall_s=round(found.wall_s, 3),
+        replicas_equal=result.replicas_equal,
+        hazards=result.hazards,
+        bytes_by_collective=result.bytes_by_collective,
+        seconds=result.seconds,
+        wall_s=round(result.wall_s, 3),
     )
 
 

@@ -25,8 +25,8 @@ def kernels(
     from tt_impl.kernels.check import run_checks, write
 
     check_out(out)
-    found = run_checks(real=real, progress=say)
+    checked = run_checks(real=real, progress=say)
     if out is not None:
-        write(found, out)
-    counts = f"{found.cases - found.failed} passed, {found.failed} failed"
-    answer(found, lambda _: counts, as_json=as_json, passed=not found.failed)
+        write(checked, out)
+    counts = f"{checked.cases - checked.failed} passed, {checked.failed} failed"
+    answer(checked, lambda _: counts, as_json=as_json, passed=not checked.failed)

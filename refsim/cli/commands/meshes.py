@@ -53,9 +53,9 @@ def meshes(as_json: opt.AsJson = False) -> None:
     known = find_meshes()
     for problem in known.problems:
         say(f"note: {problem}.")
-    found = Meshes([Mesh.of(m) for m in known.all])
+    listed = Meshes([Mesh.of(m) for m in known.all])
     if as_json:
-        typer.echo(output.document(found))
+        typer.echo(output.document(listed))
         return
     from rich.console import Console
     from rich.table import Table
@@ -63,7 +63,7 @@ def meshes(as_json: opt.AsJson = False) -> None:
     table = Table(title="Meshes (axis 0 = rows, axis 1 = columns)")
     for heading in ("name", "system", "arch", "shape", "devices", "links/axis", "wrap/axis", "topology/axis"):
         table.add_column(heading, justify="right" if heading == "devices" else "left")
-    for m in found.meshes:
+    for m in listed.meshes:
         wrapped = " / ".join("yes" if w else "no" for w in m.wrap_around)
         topology = " / ".join(t or "none" for t in m.topology)
         shape = "x".join(map(str, m.shape))

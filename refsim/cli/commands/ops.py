@@ -40,5 +40,5 @@ def ops(
     parts = [*outcome.report["blocks"], outcome.report["around"]]
     rows = [{"block": part["kind"], "blocks": part["count"], **op} for part in parts for op in part["operations"]]
     tables.write_csv(rows, csv)
-    found = ttnn_ops.Operations(mesh, parallel, outcome.ran, took, **outcome.report)
-    answer(found, lambda _: ttnn_ops.text(outcome), as_json=as_json)
+    operations = ttnn_ops.Operations(mesh, parallel, outcome.ran, took, **outcome.report)
+    answer(operations, lambda _: ttnn_ops.text(outcome), as_json=as_json)

@@ -27,7 +27,7 @@ from refsim.cli.answer import exit_code
 from refsim.cli.progress import StepProgress
 from refsim.files import output
 from refsim.files.keys import Beside, Document, Key
-from refsim.models.registry import FoundPipeline
+from refsim.models.registry import PipelineFolder
 from refsim.pipelines.request import PipelineRequest
 
 
@@ -70,18 +70,18 @@ class Pictures(Document):
     check_against: Annotated[Any, Key(form="parity.user.user_checkpoint:CheckAgainst | None")]
 
 
-def run_pipeline(found: FoundPipeline, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
+def run_pipeline(pipeline: PipelineFolder, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
     """Run once, or (``interactive``) for every line of stdin until ``q``; the exit code: 1 if something disagreed."""
-    output.check_folder(wanted.out, "--out", found.root)
-    check_writer(found)
+    output.check_folder(wanted.out, "--out", pipeline.root)
+    check_writer(pipeline)
     if not wanted.interactive:
-        return _once(found, request, options, wanted)
+        return _once(pipeline, request, options, wanted)
     code = 0
     number = 0
     while (prompt := _ask()) is not None:
         if prompt:
             asked = replace(request, prompt=prompt)
-            code |= _once(found, asked, options, replace(wanted, out=wanted.out / f"{number:03d}"))
+            code |= _once(pipeline, asked, options, replace(wanted, out=wanted.out / f"{number:03d}"))
             number += 1
     return code
 
@@ -94,48 +94,48 @@ def _ask() -> str | None:
     return None if not line or line.strip() == "q" else line.strip()
 
 
-def _once(pipeline: FoundPipeline, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
+def _once(pipeline: PipelineFolder, request: PipelineRequest, options: RunOptions, wanted: Wanted) -> int:
     where = "" if options.backend == "cpu" else f"{options.backend} "
     title = f"{pipeline.root.name} on {where}{options.mesh}, {options.parallel}, {options.parallel.attention}"
     backend = None if options.backend == "cpu" else _run_ttnn
     then = f"check against {to_check_against(options, backend)[1]}" if wanted.check else ""
     with StepProgress(title, then=then, quiet=wanted.as_json) as progress:
-        found = generate_images(
+        generated = generate_images(
             pipeline, request, options=options, check=wanted.check, progress=progress, backend=backend
         )
-    if found is None:
+    if generated is None:
         return 0
-    files = write_pictures(found, wanted.out)
-    judged = found.check
+    files = write_pictures(generated, wanted.out)
+    judged = generated.check
     by_library = None
     if wanted.against is not None:
         from parity.user.user_checkpoint import judge_pipeline
 
-        by_library = judge_pipeline(pipeline.root, request, wanted.against, options, found)
+        by_library = judge_pipeline(pipeline.root, request, wanted.against, options, generated)
     summary = Pictures(
         prompt=request.prompt,
         mesh=options.mesh.name,
         parallel=str(options.parallel),
         backend=options.backend,
         math=options.math if options.backend == "cpu" else None,
-        transport=found.transport,
-        pictures=len(found.pixels),
-        size=list(found.pixels.shape[1:3]),
+        transport=generated.transport,
+        pictures=len(generated.pixels),
+        size=list(generated.pixels.shape[1:3]),
         files=[str(path) for path in files],
-        seconds={name: round(s, 3) for name, s in (*found.seconds.items(), ("total", found.wall_s))},
-        replicas_equal=found.replicas_equal,
-        hazards=found.hazards,
-        bytes_by_collective=found.bytes_by_collective,
-        padded=found.padded,
-        notes=found.notes,
+        seconds={name: round(s, 3) for name, s in (*generated.seconds.items(), ("total", generated.wall_s))},
+        replicas_equal=generated.replicas_equal,
+        hazards=generated.hazards,
+        bytes_by_collective=generated.bytes_by_collective,
+        padded=generated.padded,
+        notes=generated.notes,
         check=judged,
         check_against=by_library,
     )
-    typer.echo(output.document(summary) if wanted.as_json else _text(summary, found))
+    typer.echo(output.document(summary) if wanted.as_json else _text(summary, generated))
     if by_library is not None and not wanted.as_json:
         typer.echo(by_library.text())
     checked = all(one.passed for one in (judged, by_library) if one is not None)
-    return exit_code(found.hazards, passed=found.replicas_equal and checked)
+    return exit_code(generated.hazards, passed=generated.replicas_equal and checked)
 
 
 def _run_ttnn(arguments: dict[str, Any], options: RunOptions, progress: Progress | None) -> Ran:
@@ -156,22 +156,22 @@ def _run_ttnn(arguments: dict[str, Any], options: RunOptions, progress: Progress
     return Ran(outcome.tensors, report, time.monotonic() - started, bytes_by_collective=dict(sent))
 
 
-def _text(summary: Pictures, found: Generated) -> str:
+def _text(summary: Pictures, generated: Generated) -> str:
     height, width = summary.size
     stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in summary.seconds.items())
-    same = "" if summary.backend != "cpu" else "all ranks agree; " if found.replicas_equal else "RANKS DISAGREE; "
+    same = "" if summary.backend != "cpu" else "all ranks agree; " if generated.replicas_equal else "RANKS DISAGREE; "
     lines = [f"{summary.pictures} picture(s) of {height}x{width} -> {summary.files[0]}  ({same}{stages})"]
-    lines += [f"pads {padded}" for padded in found.padded]
-    lines += [f"{name}: {note}" for name, note in found.notes.items() if isinstance(note, str | int)]
-    if "dram_left" in found.notes:
-        sizes = {f"with {name}": sizes[1] for name, sizes in found.notes["dram_of_experts"].items()}
-        sizes |= {f"left of {name}": size for name, size in found.notes["dram_left"].items()}
+    lines += [f"pads {padded}" for padded in generated.padded]
+    lines += [f"{name}: {note}" for name, note in generated.notes.items() if isinstance(note, str | int)]
+    if "dram_left" in generated.notes:
+        sizes = {f"with {name}": sizes[1] for name, sizes in generated.notes["dram_of_experts"].items()}
+        sizes |= {f"left of {name}": size for name, size in generated.notes["dram_left"].items()}
         lines.append(f"DRAM of a device, MiB: {', '.join(f'{k} {size / 2**20:.1f}' for k, size in sizes.items())}")
-    if found.check is not None:
-        lines += [f"step {i:3d}  PCC {pcc:.12f}" for i, pcc in enumerate(found.check.step_pcc)]
-        verdict = "passed" if found.check.passed else "FAILED"
+    if (check := generated.check) is not None:
+        lines += [f"step {i:3d}  PCC {pcc:.12f}" for i, pcc in enumerate(check.step_pcc)]
+        verdict = "passed" if check.passed else "FAILED"
         lines.append(
-            f"check against {found.check.against}: {verdict}, PCC of the pictures {found.check.picture_pcc:.6f}, "
-            f"largest difference of a pixel {found.check.max_pixel_difference}"
+            f"check against {check.against}: {verdict}, PCC of the pictures {check.picture_pcc:.6f}, "
+            f"largest difference of a pixel {check.max_pixel_difference}"
         )
     return "\n".join(lines)

@@ -49,12 +49,12 @@ def plan(
     only = Only(None if attention == "all" else attention, topology, links, today)
     fitted = read_calibration(calibration) if calibration else None
     latent = opt.size_of(size, height, width, frames)
-    found = make(model, on, size=latent, only=only, calibration=fitted, progress=_progress)
+    candidates = make(model, on, size=latent, only=only, calibration=fitted, progress=_progress)
     _progress()
-    if not found:
+    if not candidates:
         raise UserError(f"no configuration lies on {mesh}.")
-    runs = [c for c in found if not c.reason]
-    refused = [c for c in found if c.reason]
+    runs = [c for c in candidates if not c.reason]
+    refused = [c for c in candidates if c.reason]
     document = Plan.of(runs, refused, limits(on), top)
     tables.write_csv(document.plans, csv)
     if as_json:

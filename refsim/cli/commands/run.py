@@ -20,7 +20,7 @@ from refsim.files.keys import Document, Key
 
 if TYPE_CHECKING:
     from refsim.base.options import RunOptions
-    from refsim.files.folder import Found
+    from refsim.files.folder import ModelFolder
 
 _OF_A_PIPELINE = ("negative_prompt", "steps", "guidance_2", "height", "width", "frames", "max_text", "seed", "check")
 """Options that mean nothing to a single model."""
@@ -111,25 +111,25 @@ def run(
     as_json: opt.AsJson = False,
 ) -> None:
     """Run one forward of a model on real inputs, or a pipeline from prompt to pictures; every device is a process."""
-    found, whole = _look_at(checkpoint_dir, variant)
+    folder, whole = _look_at(checkpoint_dir, variant)
     options = opt.run_options(context, trace=trace is not None)
     against = opt.library_layout(context, options)
     if whole:
-        _run_pipeline(context, found, options, against)
+        _run_pipeline(context, folder, options, against)
         return
     _refuse_options_of_a_pipeline(context, checkpoint_dir)
     if inputs is None:
         raise UserError(f"'{checkpoint_dir}' is one model; give --inputs FILE with the arguments of its forward.")
     _check_files(checkpoint_dir, inputs, out, trace, backend=options.backend)
     forward = _run_model if options.backend == "cpu" else _run_ttnn
-    forward(_Asked(found, inputs, out, guidance, trace, against), options, as_json=as_json)
+    forward(_Asked(folder, inputs, out, guidance, trace, against), options, as_json=as_json)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Asked:
     """One forward as the command line asks for it."""
 
-    checkpoint: Found
+    checkpoint: ModelFolder
     inputs: Path
     out: Path
     guidance: float | None
@@ -174,16 +174,16 @@ def _check_files(checkpoint: Path, inputs: Path, out: Path, trace: Path | None, 
             )
 
 
-def _run_pipeline(context: typer.Context, found: Any, options: RunOptions, against: Any) -> None:
+def _run_pipeline(context: typer.Context, pipeline: Any, options: RunOptions, against: Any) -> None:
     """Run a pipeline as the command line asks for it; ``against`` is what library judges it, or None."""
     from refsim.pipelines.request import PipelineRequest
     from refsim.runtime import launch
 
-    given = context.params
-    if given["inputs"] is not None or given["trace"] is not None:
+    params = context.params
+    if params["inputs"] is not None or params["trace"] is not None:
         raise UserError("a pipeline takes --prompt and writes pictures; leave out --inputs and --trace.")
-    if given["prompt"] is None and not given["interactive"]:
-        raise UserError(f"'{given['checkpoint_dir']}' is a pipeline; give --prompt TEXT or --interactive.")
+    if params["prompt"] is None and not params["interactive"]:
+        raise UserError(f"'{params['checkpoint_dir']}' is a pipeline; give --prompt TEXT or --interactive.")
     request = PipelineRequest(**{"prompt": ""} | opt.values_for(PipelineRequest, context))
     if options.backend == "cpu":
         launch.warm_up()
@@ -193,7 +193,7 @@ def _run_pipeline(context: typer.Context, found: Any, options: RunOptions, again
         check_options(options)
     from refsim.cli.commands.pipeline import Wanted, run_pipeline
 
-    code = run_pipeline(found, request, options, Wanted(**opt.values_for(Wanted, context), against=against))
+    code = run_pipeline(pipeline, request, options, Wanted(**opt.values_for(Wanted, context), against=against))
     if code:
         raise typer.Exit(code)
 

@@ -88,33 +88,33 @@ def time(
         from refsim.timing.predict import advice
         from refsim.timing.report.documents import CriticalPath, Time
 
-        found, reading, shape, allocated = _predict(context, weights)
-        path = CriticalPath.of(found, reading) if force or found.memory.fits else None
+        predicted, reading, shape, allocated = _predict(context, weights)
+        path = CriticalPath.of(predicted, reading) if force or predicted.memory.fits else None
     if path is None:
-        _refuse(found, as_json)
-    _write_traces(found, reading, trace, chakra)
-    row = Time(**vars(found.row()), critical_path=path, unclassified=reading.unclassified)
+        _refuse(predicted, as_json)
+    _write_traces(predicted, reading, trace, chakra)
+    row = Time(**vars(predicted.row()), critical_path=path, unclassified=reading.unclassified)
     _warn_of_undeclared(reading)
     if allocated:
         row.memory_gb.ttnn = allocated.gb()
     if source == "ttnn-mock":
-        row.ttnn = time_ttnn.compare(found, model, shape)
+        row.ttnn = time_ttnn.compare(predicted, model, shape)
     if layers:
-        row.layers = advice.by_layer(found)
+        row.layers = advice.by_layer(predicted)
     tables.write_csv(row.layers or [row], csv)
-    answer(row, lambda _: "\n".join(_lines(found, row)), as_json=as_json)
+    answer(row, lambda _: "\n".join(_lines(predicted, row)), as_json=as_json)
 
 
 def _check(context: typer.Context, weights: str) -> None:
     """Raise ``UserError`` for options that do not go together, before anything heavy is imported."""
-    given = context.params
-    _check_targets(given["trace"], given["chakra"])
-    tables.check_csv(given["csv"])
-    topology = given["topology"]
-    if given["source"] == "ttnn-mock":
-        ignored = {f"--{name}": given[name] for name in ("topology", "links", "calibration", "fsdp")}
-        ignored |= {"--weights-dtype": weights != "bf16", "--fidelity": given["fidelity"] != "HiFi2"}
-        time_ttnn.check(given["model"], ignored)
+    params = context.params
+    _check_targets(params["trace"], params["chakra"])
+    tables.check_csv(params["csv"])
+    topology = params["topology"]
+    if params["source"] == "ttnn-mock":
+        ignored = {f"--{name}": params[name] for name in ("topology", "links", "calibration", "fsdp")}
+        ignored |= {"--weights-dtype": weights != "bf16", "--fidelity": params["fidelity"] != "HiFi2"}
+        time_ttnn.check(params["model"], ignored)
     if topology not in (None, "Linear"):
         raise UserError(f"--topology is Linear or left out (a Ring where the mesh has one), not '{topology}'.")
 
@@ -128,23 +128,23 @@ def _predict(context: typer.Context, weights: str) -> tuple[Estimate, Reading, S
     from refsim.timing.predict.memory import check_ttnn, read_ttnn
     from refsim.timing.read.reading import read_published
 
-    given = context.params
+    params = context.params
     options = opt.run_options(context, dtype="bf16", weights_dtype="bf16", trace=False)
     config = options.parallel
-    links = given["links"]
-    name, published = find(given["model"])
-    size, shape = latent(published, opt.size_of(*(given[one] for one in ("size", "height", "width", "frames"))))
-    allocated = read_ttnn(given["ttnn_memory"]) if given["ttnn_memory"] else None
+    links = params["links"]
+    name, published = find(params["model"])
+    size, shape = latent(published, opt.size_of(*(params[one] for one in ("size", "height", "width", "frames"))))
+    allocated = read_ttnn(params["ttnn_memory"]) if params["ttnn_memory"] else None
     if allocated:
         check_ttnn(allocated, published.config, options.mesh, config)
     if links is not None:
         options = options.but(mesh=replace(options.mesh, links=tuple(min(n, links) for n in options.mesh.links)))
     reading = read_published(published, shape, options, batch=config.cfg)
-    how = {"size": size, "calibration": read_calibration(given["calibration"]) if given["calibration"] else None}
-    wired = Topology.LINEAR if given["topology"] else None
-    execution = Execution(given["steps"], given["fsdp"], topology=wired, weights=weights, fidelity=given["fidelity"])
-    found = estimate(name, options.mesh, config, reading=reading, execution=execution, **how)
-    return found, reading, shape, allocated
+    how = {"size": size, "calibration": read_calibration(params["calibration"]) if params["calibration"] else None}
+    wired = Topology.LINEAR if params["topology"] else None
+    execution = Execution(params["steps"], params["fsdp"], topology=wired, weights=weights, fidelity=params["fidelity"])
+    predicted = estimate(name, options.mesh, config, reading=reading, execution=execution, **how)
+    return predicted, reading, shape, allocated
 
 
 def _check_targets(trace: Path | None, chakra: Path | None) -> None:
@@ -159,26 +159,27 @@ def _check_targets(trace: Path | None, chakra: Path | None) -> None:
         output.check_folder(chakra, "--chakra")
 
 
-def _write_traces(found: Estimate, reading: Reading, trace: Path | None, chakra: Path | None) -> None:
+def _write_traces(predicted: Estimate, reading: Reading, trace: Path | None, chakra: Path | None) -> None:
     from refsim.timing.report import chakra as chakra_traces
     from refsim.timing.report import perfetto
 
     if trace is not None:
-        perfetto.write(found, reading, trace)
+        perfetto.write(predicted, reading, trace)
     if chakra is not None:
-        chakra_traces.write(found, chakra)
+        chakra_traces.write(predicted, chakra)
 
 
-def _refuse(found: Estimate, as_json: bool) -> NoReturn:
+def _refuse(predicted: Estimate, as_json: bool) -> NoReturn:
     """Say that a configuration does not fit, without its seconds; exit code 1."""
     from refsim.timing.report.documents import DoesNotFit
 
-    m = found.memory
+    m = predicted.memory
     if as_json:
-        typer.echo(output.document(DoesNotFit.of(found)))
+        typer.echo(output.document(DoesNotFit.of(predicted)))
     say(
-        f"{found.model} {found.size} on {found.mesh} needs {m.total / 1e9:.1f} GB of {m.capacity / 1e9:.1f} GB per "
-        f"device and does not fit; see `refsim plan` for what does, or add --force for its seconds all the same."
+        f"{predicted.model} {predicted.size} on {predicted.mesh} needs {m.total / 1e9:.1f} GB of "
+        f"{m.capacity / 1e9:.1f} GB per device and does not fit; see `refsim plan` for what does, or add --force for "
+        "its seconds all the same."
     )
     raise typer.Exit(1)
 
@@ -193,31 +194,31 @@ def _warn_of_undeclared(reading: Reading) -> None:
         )
 
 
-def _lines(found: Estimate, row: Time) -> Iterator[str]:
+def _lines(predicted: Estimate, row: Time) -> Iterator[str]:
     from refsim.timing.predict import advice
 
     m = row.memory_gb
-    t = found.timeline
+    t = predicted.timeline
     path = row.critical_path
     weights = "" if row.weights == "bf16" else f", weights in {row.weights}"
-    stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.around.items())
+    stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in predicted.around.items())
     kinds = ", ".join(f"{kind} {s / path.overlapped_seconds:.0%}" for kind, s in path.by_kind.items())
     yield (
-        f"{found.title} {found.size} on {found.mesh}, {row.parallel}{weights}: {found.seconds:.2f} s "
-        f"for {found.steps} steps ({row.seconds_per_step * 1000:.1f} ms each), predicted; "
-        f"{found.range()} s with a chance of 80 %."
+        f"{predicted.title} {predicted.size} on {predicted.mesh}, {row.parallel}{weights}: {predicted.seconds:.2f} s "
+        f"for {predicted.steps} steps ({row.seconds_per_step * 1000:.1f} ms each), predicted; "
+        f"{predicted.range()} s with a chance of 80 %."
     )
     if stages:
-        yield f"With {stages}: {found.total_seconds:.2f} s ({found.total_range()} s)."
+        yield f"With {stages}: {predicted.total_seconds:.2f} s ({predicted.total_range()} s)."
     else:
         yield "Denoising alone: its encoders and its decoder are not predicted."
-    if found.calibration:
-        yield f"Calibration {found.calibration}; ranges are those of the stored calibration."
-    elif fitted := found.range().fitted:
+    if predicted.calibration:
+        yield f"Calibration {predicted.calibration}; ranges are those of the stored calibration."
+    elif fitted := predicted.range().fitted:
         yield f"Ranges of {', '.join(fitted)} are partly from operations that parameters were fitted on."
     yield (
-        f"Roofline {found.desired_seconds:.2f} s; matrix engines {found.utilisation:.0%} busy at {row.fidelity}; "
-        f"bound by {found.bound}; communication exposed {row.exposed_communication:.0%}, "
+        f"Roofline {predicted.desired_seconds:.2f} s; matrix engines {predicted.utilisation:.0%} busy "
+        f"at {row.fidelity}; bound by {predicted.bound}; communication exposed {row.exposed_communication:.0%}, "
         f"hidden {t.hidden_ns / t.ns:.0%}."
     )
     if t.beyond > 1:
@@ -241,7 +242,7 @@ def _lines(found: Estimate, row: Time) -> Iterator[str]:
     for title, shares in (("op class", row.by_kind), ("bound by", row.by_bound)):
         yield f"\n{title:12} {'seconds':>9} {'share':>6}"
         for name, seconds in sorted(shares.items(), key=lambda item: -item[1]):
-            yield f"{name:12} {seconds:9.3f} {seconds / found.seconds:6.1%}"
+            yield f"{name:12} {seconds:9.3f} {seconds / predicted.seconds:6.1%}"
     if row.layers is not None:
         yield advice.text(row.layers)
     if row.ttnn is not None:

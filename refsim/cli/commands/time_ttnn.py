@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from refsim.timing.report.documents import InTtnn
 
 
-def check(model: str, given: dict[str, Any]) -> None:
+def check(model: str, options: dict[str, Any]) -> None:
     """Raise ``UserError`` where there is no ttnn, no program of the model, or an option that such a program ignores."""
     from tt_impl.reports.ops import check_program
     from tt_impl.run.installed import ttnn_package
 
     check_program(model)
     ttnn_package()
-    if chosen := [option for option, value in given.items() if value]:
+    if chosen := [option for option, value in options.items() if value]:
         raise UserError(f"--from ttnn-mock prices the program in TTNN as it is written; leave out {chosen[0]}.")
 
 
-def compare(found: Estimate, model: str, shape: Shape, run: Callable[..., Any] | None = None) -> InTtnn:
-    """Return the program's seconds beside those of ``found``.
+def compare(predicted: Estimate, model: str, shape: Shape, run: Callable[..., Any] | None = None) -> InTtnn:
+    """Return the program's seconds beside those of ``predicted``.
 
     Args:
         run: ``tt_impl.run.launch.execute`` if not given, or that of a warm ``Worker``.
@@ -42,13 +42,13 @@ def compare(found: Estimate, model: str, shape: Shape, run: Callable[..., Any] |
     from refsim.timing.report.side_by_side import side_by_side
     from tt_impl.run.launch import execute
 
-    options = RunOptions(found.mesh, found.parallel, dtype="bf16", backend="ttnn-mock")
+    options = RunOptions(predicted.mesh, predicted.parallel, dtype="bf16", backend="ttnn-mock")
     arguments = {"model": model, "shape": list(shape)}
     outcome = (run or execute)("refsim.cli.commands.time_ttnn:program", options, arguments, values=False)
-    slow = found.timeline.slow
+    slow = predicted.timeline.slow
     priced = [Ran(**row | {"ns": row["ns"] * slow}) for row in outcome.report["priced"]]
-    forwards = found.forwards * found.steps
-    classes = side_by_side(found.timeline.programs, priced, found.machine.params.gap_ns * slow, forwards)
+    count = predicted.forwards_per_step * predicted.steps
+    classes = side_by_side(predicted.timeline.programs, priced, predicted.machine.params.gap_ns * slow, count)
     seconds = sum(row.ttnn_s for row in classes)
     reference = sum(row.reference_s for row in classes)
     return InTtnn(outcome.ran, seconds, reference, classes, outcome.report["unpriced"])
@@ -97,12 +97,12 @@ def text(row: InTtnn) -> str:
         f"{row.reference_seconds:.2f} s, priced by the same model.",
         f"{'op class':12} {'reference':>9} {'ttnn':>9} {'ratio':>6}",
     ]
-    for found in row.classes:
-        ratio = "-" if found.ratio is None else f"{found.ratio:.2f}"
-        lines.append(f"{found.op_class:12} {found.reference_s:9.3f} {found.ttnn_s:9.3f} {ratio:>6}")
-    for found in (c for c in row.classes if c.ops):
-        lines += ["", f"{found.op_class}: count in a forward and seconds, reference | ttnn"]
-        for op in found.ops:
+    for compared in row.classes:
+        ratio = "-" if compared.ratio is None else f"{compared.ratio:.2f}"
+        lines.append(f"{compared.op_class:12} {compared.reference_s:9.3f} {compared.ttnn_s:9.3f} {ratio:>6}")
+    for compared in (c for c in row.classes if c.ops):
+        lines += ["", f"{compared.op_class}: count in a forward and seconds, reference | ttnn"]
+        for op in compared.ops:
             sides = (f"{op[f'{s}count']:5} {op[f'{s}s']:8.3f}" for s in ("reference_", "ttnn_"))
             lines.append(f"  {op['op']:58} {' | '.join(sides)}")
     lines += [f"No price: {u['count']} x {u['op']} a forward ({u['reason']})." for u in row.unpriced]

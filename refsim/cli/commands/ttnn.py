@@ -86,6 +86,6 @@ def diff(
     from tt_impl.harness.comparison.diff import diff as compared
     from tt_impl.harness.comparison.versions import report_of
 
-    found = compared(report_of(a, mesh, fallback), report_of(b, mesh, fallback), Tolerance(pcc, memory, time))
-    typer.echo(output.document(found) if as_json else found.text())
-    return 0 if found.same else 1
+    comparison = compared(report_of(a, mesh, fallback), report_of(b, mesh, fallback), Tolerance(pcc, memory, time))
+    typer.echo(output.document(comparison) if as_json else comparison.text())
+    return 0 if comparison.same else 1

@@ -38,7 +38,7 @@ _LEGACY_EOS = 2
 
 
 class CLIPBlock:
-    """``encoder.layers.{index}``, called ``name``; (B, L, D), tp=Replicate with padded lanes, in and out."""
+    """``encoder.layers.{index}``, called ``name``; (B, L, D), tp=Replicate with padded features, in and out."""
 
     def __init__(self, weights: Weights, device: Device, config: CLIPTextConfig, name: str) -> None:
         self._device = device

@@ -125,12 +125,12 @@ def _stretched(grid: tuple[int, int], sample: tuple[int, int], patch: int) -> tu
         size = (th, round(th / h * w))
     else:
         size = (round(tw / w * h), tw)
-    found = []
+    positions = []
     for n, whole, part in zip(grid, (th, tw), size, strict=True):
         start = round((whole - part) / 2.0)
         stop = start + part
-        found.append(torch.linspace(start, stop * (n - 1) / n, n, dtype=torch.float32).double())
-    return found[0], found[1]
+        positions.append(torch.linspace(start, stop * (n - 1) / n, n, dtype=torch.float32).double())
+    return positions[0], positions[1]
 
 
 class TimeEmbedding:

@@ -34,32 +34,32 @@ class DFlashConfig:
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> DFlashConfig:
         """Read a parsed config.json; ``UserError`` for a value this drafter cannot have."""
-        given = dict(config)
-        own = {} if given.get("dflash_config") is None else given["dflash_config"]
-        if not isinstance(own, dict):
-            raise UserError(f"config.json has dflash_config = {short(own)}; it must be an object.")
-        rope = check_text_rope(given)
+        values = dict(config)
+        dflash = {} if values.get("dflash_config") is None else values["dflash_config"]
+        if not isinstance(dflash, dict):
+            raise UserError(f"config.json has dflash_config = {short(dflash)}; it must be an object.")
+        rope = check_text_rope(values)
         if rope is not None:
-            given["rope_theta"] = rope
-        ids = own.get("target_layer_ids", given.get("target_layer_ids"))
+            values["rope_theta"] = rope
+        ids = dflash.get("target_layer_ids", values.get("target_layer_ids"))
         if ids is None:
-            target = given.get("num_target_layers", 48)
-            count = given.get("num_hidden_layers")
+            target = values.get("num_target_layers", 48)
+            count = values.get("num_hidden_layers")
             ids = spread_layer_ids(
                 check(Layers, target, "num_target_layers"), check(Layers, count, "num_hidden_layers")
             )
-        for place in (own, given):  # what stands in dflash_config counts; what stands beside it is checked too
+        for place in (dflash, values):  # what stands in dflash_config counts; what stands beside it is checked too
             check(tuple[Count, ...] | None, place.get("target_layer_ids"), "target_layer_ids")
             check(Count | None, place.get("mask_token_id"), "mask_token_id")
-        mask = own.get("mask_token_id", given.get("mask_token_id"))
-        given |= {"target_layer_ids": ids, "mask_token_id": mask}
-        result = read(cls, given, may_be_null=("rope_theta", "mask_token_id"))
+        mask = dflash.get("mask_token_id", values.get("mask_token_id"))
+        values |= {"target_layer_ids": ids, "mask_token_id": mask}
+        result = read(cls, values, may_be_null=("rope_theta", "mask_token_id"))
         if not result.target_layer_ids:
             raise UserError("config.json has no target_layer_ids; it must be a list of numbers of layers.")
         if result.block_size < 2:
             raise UserError(f"config.json has block_size {result.block_size}; a block is 2 tokens or more.")
-        check_text_decoder(given)
-        check(tuple[Literal["full_attention"], ...] | None, given.get("layer_types"), "layer_types")
+        check_text_decoder(values)
+        check(tuple[Literal["full_attention"], ...] | None, values.get("layer_types"), "layer_types")
         if result.mask_token_id >= result.vocab_size:
             raise UserError(
                 f"config.json has mask_token_id {result.mask_token_id}, but the vocabulary ends at "

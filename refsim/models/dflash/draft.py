@@ -80,7 +80,7 @@ class DFlashDraftModel:
         """Return one empty cache per layer."""
         return [KVCache() for _ in self._layers]
 
-    def __call__(self, noise_BND: Tensor, kept_BCF: Tensor, cache: list[KVCache], *, start: int) -> Tensor:
+    def __call__(self, noise_BND: Tensor, states_BCF: Tensor, cache: list[KVCache], *, start: int) -> Tensor:
         """Map embedded block and the target's hidden states of the C new rows to (B, N, D) after the final norm.
 
         Context and noise rows join the cache; what is to stay there is for the caller to crop.
@@ -91,11 +91,11 @@ class DFlashDraftModel:
         Raises:
             ValueError: cached and new context rows together are more than there are positions before ``start``.
         """
-        first = start - kept_BCF.shape[1]
+        first = start - states_BCF.shape[1]
         if first < 0 or cache[0].length > start:
-            raise ValueError(f"{cache[0].length} cached and {kept_BCF.shape[1]} new rows do not end at {start}")
-        with self._device.compute("linear", kept_BCF, self._fc):
-            context = self._context_norm(F.linear(kept_BCF, self._fc))
+            raise ValueError(f"{cache[0].length} cached and {states_BCF.shape[1]} new rows do not end at {start}")
+        with self._device.compute("linear", states_BCF, self._fc):
+            context = self._context_norm(F.linear(states_BCF, self._fc))
         positions = torch.arange(first, start + noise_BND.shape[1])
         rotary = text_rotary(positions, self.config.head_dim, self.config.rope_theta)
         x = noise_BND

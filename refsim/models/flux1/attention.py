@@ -63,12 +63,12 @@ class AttentionAndMLPOut:
         padded = padded_features(d, tp.size)
         shape = (d, d + mlp)
         start, stop = shard_range(attention_sizes(config).padded(tp), tp)
-        real = (min(start, d), min(stop, d))  # a padded head's lanes would reach into the MLP's
+        real = (min(start, d), min(stop, d))  # a padded head's features would reach into the MLP's
         heads = weights.take(f"{name}.weight", shape, (0, padded), real)
         heads = F.pad(heads, (0, (stop - start) - (real[1] - real[0])))
         first, last = shard_range(padded_features(mlp, tp.size), tp)
-        lanes = weights.take(f"{name}.weight", shape, (0, padded), (d + first, d + last))
-        self.weight = torch.cat([heads, lanes], 1)
+        hidden = weights.take(f"{name}.weight", shape, (0, padded), (d + first, d + last))
+        self.weight = torch.cat([heads, hidden], 1)
         self.bias = weights.take(f"{name}.bias", (d,), shard_range(padded, tp))
 
     @in_module

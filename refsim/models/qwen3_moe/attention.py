@@ -34,10 +34,10 @@ class Qwen3MoeAttention:
         heads, kv_heads = head_ranges(config.num_attention_heads, config.num_key_value_heads, tp)
         self._heads = heads[1] - heads[0]
         self._kv_heads = kv_heads[1] - kv_heads[0]
-        lanes = (0, padded_features(d, tp.size))
+        columns = (0, padded_features(d, tp.size))
 
         def projection(name: str, total: int, mine: tuple[int, int]) -> Tensor:
-            return weights.take(f"{prefix}.{name}.weight", (total * e, d), (mine[0] * e, mine[1] * e), lanes)
+            return weights.take(f"{prefix}.{name}.weight", (total * e, d), (mine[0] * e, mine[1] * e), columns)
 
         self._qkv = [
             projection("q_proj", config.num_attention_heads, heads),

@@ -34,20 +34,20 @@ class Qwen3MoeConfig:
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Qwen3MoeConfig:
         """Read a parsed config.json; ``UserError`` for a value this decoder cannot have."""
-        given = dict(config)
-        if "num_local_experts" in given:
-            given["num_experts"] = given["num_local_experts"]
-        rope = check_text_rope(given)
+        values = dict(config)
+        if "num_local_experts" in values:
+            values["num_experts"] = values["num_local_experts"]
+        rope = check_text_rope(values)
         if rope is not None:
-            given["rope_theta"] = rope
-        sizes = {name: given.get(name, getattr(cls, name)) for name in ("hidden_size", "num_attention_heads")}
+            values["rope_theta"] = rope
+        sizes = {name: values.get(name, getattr(cls, name)) for name in ("hidden_size", "num_attention_heads")}
         width, heads = (check(Size, value, name) for name, value in sizes.items())
-        given.setdefault("head_dim", width // heads)
-        result = read(cls, given, may_be_null=("rope_theta",))
-        check(Literal[1], given.get("decoder_sparse_step", 1), "decoder_sparse_step")
-        if check(tuple[Count, ...] | None, given.get("mlp_only_layers"), "mlp_only_layers"):
+        values.setdefault("head_dim", width // heads)
+        result = read(cls, values, may_be_null=("rope_theta",))
+        check(Literal[1], values.get("decoder_sparse_step", 1), "decoder_sparse_step")
+        if check(tuple[Count, ...] | None, values.get("mlp_only_layers"), "mlp_only_layers"):
             raise UserError("config.json has layers without experts; every layer must be a mixture of experts.")
-        check_text_decoder(given)
+        check_text_decoder(values)
         if result.num_experts_per_tok > result.num_experts:
             raise UserError(
                 f"config.json has num_experts_per_tok {result.num_experts_per_tok} of {result.num_experts} experts."
@@ -70,8 +70,8 @@ def check_text_decoder(config: dict[str, Any]) -> None:
 def check_text_rope(config: dict[str, Any]) -> float | None:
     """Return ``rope_theta`` inside ``rope_parameters``, None if it is absent; ``UserError`` for a scaled rotation."""
     check(Positive | None, config.get("rope_theta"), "rope_theta")  # wrong even where rope_parameters has another
-    given = (config.get("rope_parameters"), config.get("rope_scaling"), {})
-    parameters = next(parameters for parameters in given if parameters is not None)
+    places = (config.get("rope_parameters"), config.get("rope_scaling"), {})
+    parameters = next(parameters for parameters in places if parameters is not None)
     if not isinstance(parameters, dict):
         raise UserError(f"config.json has rope_parameters = {short(parameters)}; it must be an object.")
     kind = parameters.get("rope_type", parameters.get("type", "default"))

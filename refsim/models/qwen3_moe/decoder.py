@@ -46,15 +46,15 @@ class Hidden:
 
     Attributes:
         last: (B, N, D) after the final norm.
-        kept: (B, N, layers * D), the residual stream after each of the layers asked for, side by side.
+        layers: (B, N, layers * D), the residual stream after each of the layers asked for, side by side.
     """
 
     last: Tensor
-    kept: Tensor
+    layers: Tensor
 
 
 class Qwen3MoeDecoderLayer:
-    """``model.layers.{index}``; (B, N, D), tp=Replicate with padded lanes, in and out."""
+    """``model.layers.{index}``; (B, N, D), tp=Replicate with padded features, in and out."""
 
     def __init__(self, weights: Weights, device: Device, prefix: str, config: Qwen3MoeConfig) -> None:
         self._device = device
@@ -136,13 +136,13 @@ class Qwen3MoeForCausalLM:
         positions = torch.arange(first, first + ids_BN.shape[1])
         rotary = text_rotary(positions, self.config.head_dim, self.config.rope_theta)
         stream = MeshTensor(self._pad(x))
-        kept = {}
+        outputs = {}
         for index, (layer, rows) in enumerate(zip(self._layers, cache, strict=True)):
             self.device.activity(Kind.DECODING, f"rows {first} to {first + ids_BN.shape[1] - 1}", block=index)
             stream = layer(stream, rotary, rows)
             if index in keep:
-                kept[index] = stream.local[..., : x.shape[-1]]
-        wanted = torch.cat([kept[index] for index in keep], -1) if keep else x[..., :0]
+                outputs[index] = stream.local[..., : x.shape[-1]]
+        wanted = torch.cat([outputs[index] for index in keep], -1) if keep else x[..., :0]
         return Hidden(self._norm(stream.local[..., : x.shape[-1]]), wanted)
 
     def logits(self, hidden_BND: Tensor) -> MeshTensor:

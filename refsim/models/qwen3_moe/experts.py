@@ -1,7 +1,7 @@
 """A mixture of experts, every expert's hidden features cut over tp.
 
     x, replicated --gate, replicated--> softmax over all experts --> the best k, their weights made to sum to 1
-    expert e:  the tokens that chose it --> silu(gate_e x) * (up_e x)  [I/tp lanes] --> down_e, Partial("sum")
+    expert e:  the tokens that chose it --> silu(gate_e x) * (up_e x)  [I/tp features] --> down_e, Partial("sum")
     all terms of a token added up with their weights --> reduce_scatter, once for all experts
 
 The router is computed on every device from the same bits, so all agree on the choice and nothing is sent for it.
@@ -33,14 +33,16 @@ class Qwen3MoeSparseMoeBlock:
         tp = device.groups["tp"]
         d = config.hidden_size
         hidden = config.moe_intermediate_size
-        lanes = (0, padded_features(d, tp.size))
+        features = (0, padded_features(d, tp.size))
         mine = shard_range(padded_features(hidden, tp.size), tp)
-        self.gate = weights.take(f"{prefix}.gate.weight", (config.num_experts, d), None, lanes)
+        self.gate = weights.take(f"{prefix}.gate.weight", (config.num_experts, d), None, features)
         self._experts = []
         for index in range(config.num_experts):
             name = f"{prefix}.experts.{index}"
-            gate, up = (weights.take(f"{name}.{n}.weight", (hidden, d), mine, lanes) for n in ("gate_proj", "up_proj"))
-            down = weights.take(f"{name}.down_proj.weight", (d, hidden), lanes, mine)
+            gate, up = (
+                weights.take(f"{name}.{n}.weight", (hidden, d), mine, features) for n in ("gate_proj", "up_proj")
+            )
+            down = weights.take(f"{name}.down_proj.weight", (d, hidden), features, mine)
             self._experts.append((gate, up, down))
 
     def __call__(self, x: MeshTensor) -> MeshTensor:

@@ -49,7 +49,7 @@ def read(file: TensorFile) -> Layout | None:
     """
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in file.names) else ""
     shapes = {name.removeprefix(prefix): file.shape(name) for name in file.names if name.startswith(prefix)}
-    blocks = {int(found[1]) for name in shapes if (found := re.match(r"joint_blocks\.(\d+)\.", name))}
+    blocks = {int(match[1]) for name in shapes if (match := re.match(r"joint_blocks\.(\d+)\.", name))}
     if not blocks:
         return None
     pieces = {}
@@ -68,11 +68,11 @@ def _pieces(name: str, last: int) -> dict[str, Piece]:
         return {"pos_embed.pos_embed": Piece(name)}
     module, _, kind = name.rpartition(".")
     for pattern, modules in _MODULES.items():
-        if found := re.fullmatch(pattern, module):
+        if match := re.fullmatch(pattern, module):
             # scale before shift in diffusers, where nothing but a norm is modulated
             swapped = modules == ("norm_out.linear",) or module.startswith(f"joint_blocks.{last}.context_block.adaLN")
             parts = len(modules)
-            return {f"{found.expand(m)}.{kind}": Piece(name, i, parts, swapped) for i, m in enumerate(modules)}
+            return {f"{match.expand(m)}.{kind}": Piece(name, i, parts, swapped) for i, m in enumerate(modules)}
     return {name: Piece(name)}
 
 

@@ -90,7 +90,7 @@ class T5Block:
         self._down = RowParallelLinear(weights, device, f"{ff}.wo", in_features=config.d_ff, out_features=d, bias=False)
 
     def __call__(self, x: MeshTensor, bias_1HLL: Tensor) -> MeshTensor:
-        """Run the block on (B, L, D), tp=Replicate with padded lanes; the mask is part of the bias."""
+        """Run the block on (B, L, D), tp=Replicate with padded features; the mask is part of the bias."""
         qkv = self._qkv(over_real_features(self._norm1, x, self._features))
         out = local_attention(self._device, qkv, attn_mask=bias_1HLL.to(x.local.dtype), scale=1.0)
         x = x + gather_features(self._device, self._out(out))

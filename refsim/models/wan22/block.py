@@ -40,8 +40,8 @@ class WanBlock:
         prefix = f"blocks.{index}"
         tp = device.groups["tp"]
         exact = weights.to(torch.float32)
-        lanes = shard_range(padded_features(d, tp.size), tp)
-        self._table_16D = exact.take(f"{prefix}.scale_shift_table", (1, 6, d), None, None, lanes)
+        columns = shard_range(padded_features(d, tp.size), tp)
+        self._table_16D = exact.take(f"{prefix}.scale_shift_table", (1, 6, d), None, None, columns)
         self._norm1, self._norm3 = (
             DistributedLayerNorm(device, features=d, eps=config.eps, name=f"{prefix}.{name}")
             for name in ("norm1", "norm3")
@@ -99,8 +99,8 @@ def bind_block(
     rotary = rotary_tables(config, (frames, rows, columns), tokens, sp.index)
     padded = padded_features(config.features, tp.size)
     start, stop = shard_range(padded, tp)
-    lanes = F.pad(inputs["modulation"].to(device.options.storage), (0, padded - config.features))[..., start:stop]
-    time = [MeshTensor(chunk, shards(device.groups, tp=2)) for chunk in lanes.split(1, 1)]
+    modulation = F.pad(inputs["modulation"].to(device.options.storage), (0, padded - config.features))[..., start:stop]
+    time = [MeshTensor(chunk, shards(device.groups, tp=2)) for chunk in modulation.split(1, 1)]
     block = WanBlock(weights, device, config, index)
 
     def run(spatial: MeshTensor, prompt: MeshTensor, _time_BD: Tensor) -> tuple[MeshTensor, None]:

@@ -112,7 +112,7 @@ class ConditionEmbedder:
         return temb, self._time_proj(temb.map("silu", F.silu))
 
     def text(self, prompt_BLT: Tensor) -> MeshTensor:
-        """Map (B, L, text_dim) on every device to (B, L, D), tp=Replicate with padded lanes, for all blocks."""
+        """Map (B, L, text_dim) on every device to (B, L, D), tp=Replicate with padded features, for all blocks."""
         hidden = self._text_1(MeshTensor(prompt_BLT)).map("gelu", lambda y: F.gelu(y, approximate="tanh"))
         return gather_features(self._device, self._text_2(hidden))
 
@@ -139,7 +139,7 @@ class ImageEmbedder:
 
     @in_module
     def __call__(self, image_BMI: Tensor) -> MeshTensor:
-        """Map (B, M, image_dim) on every device to (B, M, D), tp=Replicate with padded lanes, for all blocks."""
+        """Map (B, M, image_dim) on every device to (B, M, D), tp=Replicate with padded features, for all blocks."""
         hidden = self._out(self._in(MeshTensor(self._norm1(image_BMI))).map("gelu", F.gelu))
         normed = self._norm2(hidden.map("cast", Tensor.float)).map("cast", lambda y: y.to(image_BMI.dtype))
         return gather_features(self._device, normed)

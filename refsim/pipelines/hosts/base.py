@@ -135,9 +135,9 @@ class PipelineHost(ABC):
 
     def decode(self, run: HostRun, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Return the frames (1, 3, F, H, W) in about -1..1 of the last latents, and what the decoder was given."""
-        given = self.decoder_input(run, latents)
-        frames = run.answer("vae", z=given)[SAMPLE]
-        return frames if frames.ndim == 5 else frames.unsqueeze(2), given
+        z = self.decoder_input(run, latents)
+        frames = run.answer("vae", z=z)[SAMPLE]
+        return frames if frames.ndim == 5 else frames.unsqueeze(2), z
 
     def experts(self, root: Path) -> tuple[tuple[str, float], ...]:
         """Return the parts that take turns as the transformer, each with the share of the schedule down to which it

@@ -109,16 +109,16 @@ def recurrences(schedule: Schedule) -> list[Recurrence]:
     latents = [vectors[0]]
     predictions = vectors[1 : steps + 1]
     noises = vectors[steps + 1 :]
-    found = []
+    fitted = []
     for n in range(steps):
         before = generator.get_state()
         after = run.step(predictions[n][None, None], n, latents[n][None, None]).flatten()
         draws, drawn = _drawn(before, generator.get_state(), after.shape)
         scale = float(after[-1] / drawn[-1]) if draws else 0.0
         after = after - scale * drawn
-        found.append(_fit(after, latents, list(predictions[: n + 1]), scale, draws))
+        fitted.append(_fit(after, latents, list(predictions[: n + 1]), scale, draws))
         latents.append(after + scale * noises[n])
-    return found
+    return fitted
 
 
 def _drawn(before: Tensor, after: Tensor, shape: torch.Size) -> tuple[int, Tensor]:

@@ -54,94 +54,94 @@ def divergence(board: StatusBoard, ranks: Iterable[int]) -> Divergence | None:
     return first_difference(calls, ended, waits_for)
 
 
-def diagnose(found: Findings, exit_codes: Sequence[int | None]) -> RefsimError:
+def diagnose(findings: Findings, exit_codes: Sequence[int | None]) -> RefsimError:
     """Return the error to raise: a user's mistake, memory, a death, an exception, or the rank all others wait for.
 
     ``exit_codes`` are those of all ranks, negative for a signal, None where nobody knows; only those of ``found.died``
     are read.
     """
-    for failure in found.failures.values():
+    for failure in findings.failures.values():
         if failure["kind"] == "user":
             return UserError(failure["message"])
-    if found.too_big is not None:
-        rank, held, why = found.too_big
-        return _failure(found, rank, f"held {held / 1e9:.1f} GB {why}")
-    if found.died:
-        rank = min(found.died)
+    if findings.too_big is not None:
+        rank, used, why = findings.too_big
+        return _failure(findings, rank, f"held {used / 1e9:.1f} GB {why}")
+    if findings.died:
+        rank = min(findings.died)
         code = exit_codes[rank]
-        return _failure(found, rank, "died" if code is None else how_it_ended(code))
-    if found.diverged is not None:
-        return _diverged(found, found.diverged)
-    for rank, failure in found.failures.items():
+        return _failure(findings, rank, "died" if code is None else how_it_ended(code))
+    if findings.diverged is not None:
+        return _diverged(findings, findings.diverged)
+    for rank, failure in findings.failures.items():
         if failure["kind"] in ("error", "diverged"):
-            return _failure(found, rank, "failed", reason=failure["message"], traceback=failure["traceback"])
-    rank, circle = (found.hung, []) if found.hung is not None else _culprit(found)
+            return _failure(findings, rank, "failed", reason=failure["message"], traceback=failure["traceback"])
+    rank, circle = (findings.hung, []) if findings.hung is not None else _culprit(findings)
     if circle:
         # Of the circle, those that lost a connection did so because the first to give up hung up on them.
-        rank = next((one for one in circle if found.failures.get(one, {}).get("timed_out")), rank)
-        failure = found.failures.get(rank, {"message": "", "traceback": ""})
+        rank = next((one for one in circle if findings.failures.get(one, {}).get("timed_out")), rank)
+        failure = findings.failures.get(rank, {"message": "", "traceback": ""})
         how = f"waits in a circle (ranks {' -> '.join(map(str, circle))}) and made no progress"
-        return _failure(found, rank, how, reason=failure["message"], traceback=failure["traceback"])
-    return _failure(found, rank, "made no progress")
+        return _failure(findings, rank, how, reason=failure["message"], traceback=failure["traceback"])
+    return _failure(findings, rank, "made no progress")
 
 
-def is_decided(found: Findings) -> bool:
+def is_decided(findings: Findings) -> bool:
     """Whether listening longer would tell no more.
 
     It would while silent ranks say that they wait for each other: those that really do will give up in time, and the
     one that hangs will not.
     """
-    if found.died or any(failure["kind"] != "comm" for failure in found.failures.values()):
+    if findings.died or any(failure["kind"] != "comm" for failure in findings.failures.values()):
         return True
-    _, circle = _culprit(found)
-    return all(rank in found.failures for rank in circle)
+    _, circle = _culprit(findings)
+    return all(rank in findings.failures for rank in circle)
 
 
-def _culprit(found: Findings) -> tuple[int, list[int]]:
+def _culprit(findings: Findings) -> tuple[int, list[int]]:
     """Follow whom each rank waits for, from the first that gave up; return (where that ends, the circle if it is one).
 
     Who gives up hangs up on everybody. So a silent rank that says it waits for one that gave up does not: it would
     have noticed, and is the one that hangs.
     """
-    chain = [next(iter(found.failures))]
+    chain = [next(iter(findings.failures))]
     while True:
         rank = chain[-1]
-        gave_up = rank in found.failures
-        peer = found.failures[rank]["peer"] if gave_up else _peer(found, rank)
-        if peer is None or (not gave_up and peer in found.failures):
+        gave_up = rank in findings.failures
+        peer = findings.failures[rank]["peer"] if gave_up else _peer(findings, rank)
+        if peer is None or (not gave_up and peer in findings.failures):
             return rank, []
         if peer in chain:
             return peer, [*chain[chain.index(peer) :], peer]
         chain.append(peer)
 
 
-def _failure(found: Findings, rank: int, how: str, *, reason: str = "", traceback: str = "") -> RankFailure:
-    doing = _last(found, rank)
+def _failure(findings: Findings, rank: int, how: str, *, reason: str = "", traceback: str = "") -> RankFailure:
+    doing = _last(findings, rank)
     sentence = f"rank {rank} {how} while it was {doing.clause if doing else 'silent'}"
-    waiting = [other for other in found.events if other != rank and _peer(found, other) == rank]
+    waiting = [other for other in findings.events if other != rank and _peer(findings, other) == rank]
     if waiting:
-        sentence += f"; rank {waiting[0]} was waiting for it in {_last(found, waiting[0]).transfer}"
+        sentence += f"; rank {waiting[0]} was waiting for it in {_last(findings, waiting[0]).transfer}"
     if reason:
         sentence += f": {reason.rstrip('.')}"
-    return RankFailure(f"{sentence}.", rank=rank, traceback=traceback, last_events=_texts(found))
+    return RankFailure(f"{sentence}.", rank=rank, traceback=traceback, last_events=_texts(findings))
 
 
-def _diverged(found: Findings, difference: Divergence) -> RankFailure:
+def _diverged(findings: Findings, difference: Divergence) -> RankFailure:
     """Return the error that names the rank which makes another call than its group."""
     sentence = f"{difference.sentence}; all members of a group make the same calls in the same order."
-    return RankFailure(sentence, rank=difference.rank, last_events=_texts(found))
+    return RankFailure(sentence, rank=difference.rank, last_events=_texts(findings))
 
 
-def _texts(found: Findings) -> dict[int, list[tuple[float, str]]]:
-    return {rank: [(age, str(activity)) for age, activity in events] for rank, events in found.events.items()}
+def _texts(findings: Findings) -> dict[int, list[tuple[float, str]]]:
+    return {rank: [(age, str(activity)) for age, activity in events] for rank, events in findings.events.items()}
 
 
-def _peer(found: Findings, rank: int) -> int | None:
+def _peer(findings: Findings, rank: int) -> int | None:
     """Return the rank that ``rank`` is waiting for, by its own account."""
-    doing = _last(found, rank)
+    doing = _last(findings, rank)
     return doing.peer if doing is not None and doing.kind is Kind.WAITING else None
 
 
-def _last(found: Findings, rank: int) -> Activity | None:
-    events = found.events.get(rank)
+def _last(findings: Findings, rank: int) -> Activity | None:
+    events = findings.events.get(rank)
     return events[-1][1] if events else None

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from refsim.base import processes, scratch
+from refsim.base.access import check_descriptors
 from refsim.base.errors import RankFailure
-from refsim.base.given import check_descriptors
 from refsim.base.jobs import Job
 from refsim.runtime import memory
 from refsim.runtime.ranks import messages
@@ -312,11 +312,11 @@ class Pool:
         scarce = available is not None and available < memory.RESERVE_BYTES
         if not silent or not (scarce or self._limit):
             return None
-        held, rank = max((memory.private_bytes(self._pids[rank]) or 0, rank) for rank in silent)
-        if self._limit is not None and held > self._limit:
-            return rank, held, f"of memory, more than {memory.LIMIT_VARIABLE}={self._limit / 1e9:g},"
+        used, rank = max((memory.private_bytes(self._pids[rank]) or 0, rank) for rank in silent)
+        if self._limit is not None and used > self._limit:
+            return rank, used, f"of memory, more than {memory.LIMIT_VARIABLE}={self._limit / 1e9:g},"
         if scarce:
-            return rank, held, f"of memory when the machine had {available / 1e9:.1f} GB left"
+            return rank, used, f"of memory when the machine had {available / 1e9:.1f} GB left"
         return None
 
     def _fail(
@@ -378,5 +378,5 @@ def pool(world_size: int) -> Pool:
 
 def close_all() -> None:
     """End every pool that is kept."""
-    for kept in _POOLS.values():
-        kept.close()
+    for pool in _POOLS.values():
+        pool.close()

@@ -117,28 +117,28 @@ class Host:
 
     def failed(self, error: Exception) -> RankFailure:
         """Return what to raise when ``error`` ended this rank's program: who failed first, in one sentence."""
-        found = self._findings()
+        findings = self._findings()
         mine = failure(error)
-        found.failures[self.rank] = mine
+        findings.failures[self.rank] = mine
         if mine["kind"] == "comm":
             until = time.monotonic() + _GRACE_S
-            while not (found.died or time.monotonic() > until or mine["peer"] not in self.others()):
+            while not (findings.died or time.monotonic() > until or mine["peer"] not in self.others()):
                 time.sleep(_LOOK_S / 10)  # whichever rank it is that ends or leaves; no one handle tells of them all
-                found.died = self.gone()
+                findings.died = self.gone()
             stopped = {rank: pid for rank, pid in self.others().items() if process_state(pid) == "T"}
-            found.hung = min(stopped, default=None)
+            findings.hung = min(stopped, default=None)
             for pid in stopped.values():
                 os.kill(pid, signal.SIGCONT)  # or torchrun's SIGTERM reaches it only after half a minute, as SIGKILL
-        if mine["kind"] in ("comm", "diverged") and not found.died:
-            found.diverged = divergence(self.board, found.events)
+        if mine["kind"] in ("comm", "diverged") and not findings.died:
+            findings.diverged = divergence(self.board, findings.events)
         if not self.claim():
             self.let_tell()
             return RankFailure("another rank says what failed.", rank=-1, reported=True)
-        known = found.died or found.diverged or found.hung is not None
-        if mine["kind"] == "comm" and mine["peer"] not in found.events and not known:
-            doing = found.events[self.rank][-1][1].clause
+        known = findings.died or findings.diverged or findings.hung is not None
+        if mine["kind"] == "comm" and mine["peer"] not in findings.events and not known:
+            doing = findings.events[self.rank][-1][1].clause
             return RankFailure(f"{error}, on another host, while rank {self.rank} was {doing}.", rank=mine["peer"])
-        for_all = diagnose(found, [None] * self.world_size)
+        for_all = diagnose(findings, [None] * self.world_size)
         assert isinstance(for_all, RankFailure)
         return for_all
 
@@ -150,12 +150,17 @@ class Host:
 
     def report_gone(self) -> None:
         """Report the ranks that are gone, or that make other calls than this one, which waits; end this one if any."""
-        found = self._findings()
+        findings = self._findings()
         at, doing = self.board.get(self.rank)
-        if not found.died and doing is not None and doing.kind is Kind.WAITING and time.monotonic() - at > _PATIENCE_S:
-            found.diverged = divergence(self.board, found.events)
-        if (found.died or found.diverged) and self.claim():
-            error = diagnose(found, [None] * self.world_size)
+        if (
+            not findings.died
+            and doing is not None
+            and doing.kind is Kind.WAITING
+            and time.monotonic() - at > _PATIENCE_S
+        ):
+            findings.diverged = divergence(self.board, findings.events)
+        if (findings.died or findings.diverged) and self.claim():
+            error = diagnose(findings, [None] * self.world_size)
             assert isinstance(error, RankFailure)
             sys.stderr.write(f"refsim: {error.with_flags}\n{error.events_table()}")
             sys.stderr.flush()

@@ -61,7 +61,7 @@ def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[
         "suspicious": device.uses.suspicious(),
     }
     every = _to_rank_0(transport, mine)
-    found = _hazards(transport, device, any(one["suspicious"] for one in every))
+    hazards = _hazards(transport, device, any(one["suspicious"] for one in every))
     total: Counter[str] = Counter()
     for one in every:
         total.update(one["bytes"])
@@ -74,7 +74,7 @@ def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[
         "padded": [vars(one) for one in padded],
         "trace": [event for one in every for event in one["trace"]],
         "not_finite": [one["not_finite"] for one in every],
-        "hazards": [vars(hazard) for hazard in found],
+        "hazards": [vars(hazard) for hazard in hazards],
     }
     return answer, tensors
 

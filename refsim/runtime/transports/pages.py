@@ -43,10 +43,10 @@ def allocated(size: int) -> Tensor | None:
 
 def trim() -> None:
     """Give back what is free beyond 64 MiB, first what was not asked for longest; at the end of a job."""
-    held = 0
+    total = 0
     for pages in reversed(_free()):
-        held += len(pages)
-        if held > _MOST_FREE_BYTES:
+        total += len(pages)
+        if total > _MOST_FREE_BYTES:
             _all.remove(pages)
 
 

@@ -37,8 +37,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from refsim.base.access import out_of_descriptors
 from refsim.base.errors import UserError
-from refsim.base.given import out_of_descriptors
 from refsim.runtime.transports import world
 from refsim.runtime.transports.transport import (
     GlooTransport,
@@ -61,7 +61,7 @@ _PR_SET_PTRACER = 0x59616D61
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class _Lane:
+class _Stream:
     """The transfers with a peer in one direction of a channel, oldest first."""
 
     def __init__(self, peer: int, channel: int, *, sends: bool) -> None:
@@ -76,8 +76,8 @@ class _Lane:
 
 
 class _SharedTransfer:
-    def __init__(self, transport: SharedTransport, lane: _Lane, tensor: Tensor, call: bytes) -> None:
-        self.lane = lane
+    def __init__(self, transport: SharedTransport, stream: _Stream, tensor: Tensor, call: bytes) -> None:
+        self.stream = stream
         self.tensor = tensor
         self.done = False
         self.message = Message.of(tensor, call)
@@ -85,7 +85,7 @@ class _SharedTransfer:
 
     @property
     def what(self) -> str:
-        return "send to" if self.lane.sends else "receive from"
+        return "send to" if self.stream.sends else "receive from"
 
     def wait(self) -> None:
         self._transport.wait(self)
@@ -109,8 +109,8 @@ class SharedTransport:
         self._addresses = addresses
         self._pipe = pipe
         self._pipes: dict[int, int] = {}
-        self._lanes: dict[tuple[int, int, bool], _Lane] = {}
-        self._busy: dict[_Lane, None] = {}  # those with transfers
+        self._streams: dict[tuple[int, int, bool], _Stream] = {}
+        self._busy: dict[_Stream, None] = {}  # those with transfers
         self._full: set[int] = set()  # ranks whose pipe takes no note now
         self._cut = b""
         self._hung_up = False
@@ -122,8 +122,8 @@ class SharedTransport:
         return self._post(tensor, src, channel, call, sends=False)
 
     def _post(self, tensor: Tensor, peer: int, channel: int, call: bytes, *, sends: bool) -> Transfer:
-        lane = self._lane(peer, channel, sends=sends)
-        transfer = _SharedTransfer(self, lane, tensor, call)
+        stream = self._stream(peer, channel, sends=sends)
+        transfer = _SharedTransfer(self, stream, tensor, call)
         check_contiguous(tensor, transfer.what, peer)
         try:
             if peer not in self._pipes:
@@ -132,15 +132,15 @@ class SharedTransport:
             if out_of_descriptors(e):
                 raise
             raise comm_error(transfer.what, peer, "lost the connection", self.timeout_s) from e
-        lane.queue.append(transfer)
-        self._busy[lane] = None
+        stream.queue.append(transfer)
+        self._busy[stream] = None
         if sends:
-            self._move(lane)
+            self._move(stream)
         return transfer
 
     def wait(self, transfer: _SharedTransfer) -> None:
         """Move whatever can be moved until ``transfer`` is complete; ``CommError`` as :class:`Transfer` says."""
-        peer = transfer.lane.peer
+        peer = transfer.stream.peer
         gone = self._hung_up
         until = time.monotonic() + self.timeout_s
         self.progress()
@@ -167,11 +167,11 @@ class SharedTransport:
         with contextlib.suppress(BlockingIOError):
             self._take(self._cut + os.read(self._pipe, _PIPE_BYTES))
         self._full.clear()
-        for lane in list(self._busy):
-            self._move(lane)
+        for stream in list(self._busy):
+            self._move(stream)
 
     def _take(self, notes: bytes) -> None:
-        """Give every note to its lane; of one that is cut, where a pipe holds more than is read, keep the beginning."""
+        """Give each note to its stream; keep the beginning of one that is cut, where a pipe holds more than is read."""
         at = 0
         while at + _NOTE.size <= len(notes):
             rank, channel, says, address, size, dtype, call_size = _NOTE.unpack_from(notes, at)
@@ -179,62 +179,62 @@ class SharedTransport:
             end = begin + (size if says == _BYTES else 0)
             if end > len(notes):
                 break
-            lane = self._lane(rank, channel, sends=says == _HAVE)
+            stream = self._stream(rank, channel, sends=says == _HAVE)
             if says == _HAVE:
-                lane.queue.popleft().done = True
-                lane.noted -= 1
+                stream.queue.popleft().done = True
+                stream.noted -= 1
             else:
                 message = Message(dtype, size, notes[begin - call_size : begin])
-                lane.offers.append((address, message, notes[begin:end] if says == _BYTES else None))
+                stream.offers.append((address, message, notes[begin:end] if says == _BYTES else None))
             at = end
         self._cut = notes[at:]
 
-    def _move(self, lane: _Lane) -> None:
+    def _move(self, stream: _Stream) -> None:
         """Offer what is to be sent, or copy what has been offered, as far as the peer's pipe takes the notes."""
-        while lane.sends and lane.noted < len(lane.queue):
-            transfer = lane.queue[lane.noted]
+        while stream.sends and stream.noted < len(stream.queue):
+            transfer = stream.queue[stream.noted]
             if self.eager and transfer.tensor.nbytes <= _MOST_IN_NOTE:
-                if not self._note(lane, _BYTES, transfer):
+                if not self._note(stream, _BYTES, transfer):
                     return
                 transfer.done = True
-                del lane.queue[lane.noted]
+                del stream.queue[stream.noted]
             else:
-                if not self._note(lane, _OFFER, transfer):
+                if not self._note(stream, _OFFER, transfer):
                     return
-                lane.noted += 1
-        while lane.offers and lane.queue:
-            address, sent, held = lane.offers[0]
-            transfer = lane.queue[0]
+                stream.noted += 1
+        while stream.offers and stream.queue:
+            address, sent, payload = stream.offers[0]
+            transfer = stream.queue[0]
             tensor = transfer.tensor
             if sent != transfer.message:
                 self._hang_up()
-                raise diverged(self.rank, lane.peer, transfer.message, sent)
-            if held is not None:
-                ctypes.memmove(tensor.data_ptr(), held, sent.nbytes)
+                raise diverged(self.rank, stream.peer, transfer.message, sent)
+            if payload is not None:
+                ctypes.memmove(tensor.data_ptr(), payload, sent.nbytes)
             else:
                 try:
-                    _read(self._addresses[lane.peer][0], address, tensor)
+                    _read(self._addresses[stream.peer][0], address, tensor)
                 except OSError as e:  # the sender has just ended, or given up and freed what it offered
                     self._hang_up()
-                    raise comm_error("receive from", lane.peer, "lost the connection", self.timeout_s) from e
-                if not self._note(lane, _HAVE, transfer):
+                    raise comm_error("receive from", stream.peer, "lost the connection", self.timeout_s) from e
+                if not self._note(stream, _HAVE, transfer):
                     return  # it is copied again once the pipe takes the note: the sender waits until then
-            lane.offers.popleft()
-            lane.queue.popleft().done = True
-        if not lane.queue:
-            self._busy.pop(lane, None)
+            stream.offers.popleft()
+            stream.queue.popleft().done = True
+        if not stream.queue:
+            self._busy.pop(stream, None)
 
-    def _note(self, lane: _Lane, says: int, transfer: _SharedTransfer) -> bool:
+    def _note(self, stream: _Stream, says: int, transfer: _SharedTransfer) -> bool:
         """Offer a tensor to the peer, hand it its bytes, or say that this rank has it; whether the pipe took the note,
         or need not any more.
         """
         dtype, size, call = transfer.message if says != _HAVE else (0, 0, b"")
         address = transfer.tensor.data_ptr()
-        note = _NOTE.pack(self.rank, lane.channel, says, address, size, dtype, len(call)) + call
+        note = _NOTE.pack(self.rank, stream.channel, says, address, size, dtype, len(call)) + call
         try:
-            os.write(self._pipes[lane.peer], note + ctypes.string_at(address, size) if says == _BYTES else note)
+            os.write(self._pipes[stream.peer], note + ctypes.string_at(address, size) if says == _BYTES else note)
         except BlockingIOError:
-            self._full.add(lane.peer)
+            self._full.add(stream.peer)
             return False
         except BrokenPipeError:
             return says == _HAVE
@@ -246,11 +246,11 @@ class SharedTransport:
             self._hung_up = True
             os.close(self._pipe)
 
-    def _lane(self, peer: int, channel: int, *, sends: bool) -> _Lane:
+    def _stream(self, peer: int, channel: int, *, sends: bool) -> _Stream:
         key = peer, channel, sends
-        if key not in self._lanes:
-            self._lanes[key] = _Lane(peer, channel, sends=sends)
-        return self._lanes[key]
+        if key not in self._streams:
+            self._streams[key] = _Stream(peer, channel, sends=sends)
+        return self._streams[key]
 
 
 def _open_pipe(pid: int, fd: int) -> int:
@@ -301,13 +301,13 @@ class Door:
     def leads_to(self, numbers: list[int]) -> bool:
         """Whether this rank reaches the one with these ``numbers``: its pipe, and its memory."""
         pid, fd, address, secret = numbers
-        found = torch.zeros_like(self._secret)
+        number = torch.zeros_like(self._secret)
         try:
             os.close(_open_pipe(pid, fd))
-            _read(pid, address, found)
+            _read(pid, address, number)
         except (OSError, AttributeError):
             return False
-        return int(found) == secret  # on another host the number is another process's
+        return int(number) == secret  # on another host the number is another process's
 
     def opened(self, rank: int, numbers: list[list[int]], *, reached: bool) -> SharedTransport | None:
         """Return this rank's transport to all ranks, whose ``numbers`` these are; None, and nothing left open, unless

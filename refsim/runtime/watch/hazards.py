@@ -148,8 +148,8 @@ def find(logs: list[dict[str, Any]]) -> list[Hazard]:
     """Return the hazards in the logs of all ranks (``UseLog.as_json``, by rank); equal sentences come once."""
     ranks = [_Rank(rank, log) for rank, log in enumerate(logs)]
     order = _HappensBefore(ranks)
-    found = {hazard: None for rank in ranks for hazard in _of_rank(rank, order)}
-    return list(found)
+    hazards = {hazard: None for rank in ranks for hazard in _of_rank(rank, order)}
+    return list(hazards)
 
 
 class _Rank:
@@ -322,11 +322,11 @@ def _who(rank: _Rank, use: Use, order: _HappensBefore) -> str:
 
 
 def _by_buffer(uses: list[Use]) -> dict[int, list[Use]]:
-    found: dict[int, list[Use]] = {}
+    by_buffer: dict[int, list[Use]] = {}
     for use in uses:
         if use.buffer is not None:
-            found.setdefault(use.buffer, []).append(use)
-    return found
+            by_buffer.setdefault(use.buffer, []).append(use)
+    return by_buffer
 
 
 def _segments(uses: list[Use]) -> Iterator[list[Use]]:

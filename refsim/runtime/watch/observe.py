@@ -99,11 +99,11 @@ def read(folder: str | Path, ranks: int) -> list[list[Observed]]:
 
 def _read(path: Path) -> list[Observed]:
     file = TensorFile(path)
-    found = []
+    observed = []
     values = file.all()
     for key, placed in json.loads(file.metadata["placements"]).items():
         at, start, shape = placed["at"]
         name, _, call = key.rpartition("#")
         local = values[at].view(-1)[start : start + math.prod(shape)].view(shape)
-        found.append(Observed(name, int(call), local, placed["cut"], placed["partial"]))
-    return found
+        observed.append(Observed(name, int(call), local, placed["cut"], placed["partial"]))
+    return observed

@@ -5,7 +5,7 @@
     device 1   recv 1    | block 0 / attn: ring_attention                          |<--'
                memory    what the rank's process has allocated; weights lie in the checkpoint's pages and are not in it
 
-Transfers that are under way at once have lanes of their own: ``send 1``, ``send 2``.
+Transfers that are under way at once have tracks of their own: ``send 1``, ``send 2``.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def trace_events(events: list[Event], title: str) -> TraceEvents:
     for event in events:
         by_rank[event["rank"]].append(event)
     places: dict[int, Place] = {}
-    for rank, own in sorted(by_rank.items()):
-        lanes = _lanes(own)
-        trace.process(rank, f"device {rank}, measured", lanes)
-        places |= {id(event): (rank, tid) for tid, lane in enumerate(lanes.values()) for event in lane}
-        for event in own:
+    for rank, of_rank in sorted(by_rank.items()):
+        tracks = _tracks(of_rank)
+        trace.process(rank, f"device {rank}, measured", tracks)
+        places |= {id(event): (rank, tid) for tid, track in enumerate(tracks.values()) for event in track}
+        for event in of_rank:
             start, end = (1e6 * (event[moment] - zero) for moment in ("start", "end"))
             kind = "transfer" if event["op"] in _TRANSFERS else "compute"
             trace.span(_name(event), kind, places[id(event)], start, end, _arguments(event))
@@ -65,24 +65,24 @@ def transfers(events: list[Event]) -> Iterator[tuple[Event, Event]]:
     for event in events:
         if event["op"] == "send":
             sends[event["rank"], event["peer"], event["channel"]].append(event)
-    waiting = {key: iter(found) for key, found in sends.items()}
+    waiting = {key: iter(of_key) for key, of_key in sends.items()}
     for event in events:
         if event["op"] == "recv":
             yield next(waiting[event["peer"], event["rank"], event["channel"]]), event
 
 
-def _lanes(events: list[Event]) -> dict[str, list[Event]]:
-    """Return the events of one rank by lane; within a lane no two transfers overlap."""
-    lanes: dict[str, list[Event]] = {"compute": []}
+def _tracks(events: list[Event]) -> dict[str, list[Event]]:
+    """Return the events of one rank by track; within a track no two transfers overlap."""
+    tracks: dict[str, list[Event]] = {"compute": []}
     for event in sorted(events, key=lambda e: e["start"]):
         if event["op"] not in _TRANSFERS:
-            lanes["compute"].append(event)
+            tracks["compute"].append(event)
             continue
         number = 1
-        while (lane := lanes.setdefault(f"{event['op']} {number}", [])) and lane[-1]["end"] > event["start"]:
+        while (track := tracks.setdefault(f"{event['op']} {number}", [])) and track[-1]["end"] > event["start"]:
             number += 1
-        lane.append(event)
-    return dict(sorted(lanes.items()))
+        track.append(event)
+    return dict(sorted(tracks.items()))
 
 
 def _name(event: Event) -> str:
@@ -90,6 +90,6 @@ def _name(event: Event) -> str:
 
 
 def _arguments(event: Event) -> dict[str, Any]:
-    found = {key: event[key] for key in _SHOWN if event[key] not in (None, "", "-", -1)}
+    arguments = {key: event[key] for key in _SHOWN if event[key] not in (None, "", "-", -1)}
     size: int = getattr(torch, event["dtype"]).itemsize
-    return found | {"bytes": event["bytes"] or size * sum(map(math.prod, event["shapes"]))}
+    return arguments | {"bytes": event["bytes"] or size * sum(map(math.prod, event["shapes"]))}

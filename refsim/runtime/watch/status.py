@@ -9,13 +9,13 @@ import time
 from refsim.runtime.watch.activity import Activity
 from refsim.runtime.watch.calls import Call
 
-KEPT = 8
+RECENT = 8
 """Events per rank that the board remembers."""
 
 _SLOT = 256
 _HEAD = 16  # the count of events, and how far the job is
 _TIME = struct.Struct("d")
-_SLOTS = KEPT + 1  # one more, which may be half written while the others are read
+_SLOTS = RECENT + 1  # one more, which may be half written while the others are read
 _CALLS = 32  # collective calls per rank that the board remembers, and one that may be half written
 _CALL = struct.Struct("=IIH182s")  # group, number, bytes of the text, text
 _CALLS_AT = _HEAD + _SLOTS * _SLOT
@@ -62,11 +62,11 @@ class StatusBoard:
         events = self.recent(rank, 1)
         return events[-1] if events else (0.0, None)
 
-    def recent(self, rank: int, count: int = KEPT) -> list[tuple[float, Activity]]:
+    def recent(self, rank: int, count: int = RECENT) -> list[tuple[float, Activity]]:
         """Return the last ``count`` events of a rank, oldest first, as (monotonic time, activity)."""
         total = self._counts[rank]
         events = []
-        for index in range(max(0, total - min(count, KEPT)), total):
+        for index in range(max(0, total - min(count, RECENT)), total):
             start = self._slot(rank, index)
             data = self._map[start : start + _SLOT]
             events.append((_TIME.unpack_from(data)[0], Activity.decode(data[_TIME.size :])))
@@ -85,8 +85,8 @@ class StatusBoard:
         first = max(0, count - _CALLS + 1)
         rows = [_CALL.unpack_from(self._map, self._call(rank, index)) for index in range(first, count)]
         overwritten = max(0, self._calls[rank] - _CALLS + 1 - first)
-        kept = rows[overwritten:]
-        return [Call(group, number, text[:size].decode(errors="replace")) for group, number, size, text in kept]
+        complete = rows[overwritten:]
+        return [Call(group, number, text[:size].decode(errors="replace")) for group, number, size, text in complete]
 
     def begin_run(self, rank: int) -> None:
         """Forget a rank's calls: it begins a program, which every rank begins."""

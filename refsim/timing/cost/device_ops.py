@@ -23,7 +23,7 @@ from refsim.timing.cost.ops import Cost, Params
 from refsim.timing.cost.sdpa import SDPAConfig, sdpa
 from refsim.timing.read.device_op import Cut, DeviceOp
 from refsim.timing.read.op_names import op_name, plain
-from refsim.timing.read.tensors import BYTES, Tensor_
+from refsim.timing.read.tensors import BYTES, OpTensor
 
 
 class Unpriced(Exception):
@@ -80,8 +80,8 @@ def _fidelity(op: DeviceOp) -> str:
 
 def _numbers(op: DeviceOp, *names: str) -> tuple[int, ...] | None:
     """Return the numbers of attributes that stand one after the other, None if they do not."""
-    found = re.search("[;,]".join(rf"{name}=(\d+)" for name in names), op.attributes)
-    return tuple(map(int, found.groups())) if found else None
+    match = re.search("[;,]".join(rf"{name}=(\d+)" for name in names), op.attributes)
+    return tuple(map(int, match.groups())) if match else None
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ class _Moved:
         local: all of it lies in the L1 of the cores that use it.
     """
 
-    x: Tensor_
-    out: Tensor_
-    written: Tensor_
+    x: OpTensor
+    out: OpTensor
+    written: OpTensor
     elements: int
     whole: bool
     nbytes: float
@@ -160,7 +160,7 @@ def _copy(chip: Chip, params: Params, op: DeviceOp) -> Cost:
     return ops.copy(chip, params, m.nbytes, max(m.x.pages if m.whole else 0, m.written.pages), cores)
 
 
-def _operands(op: DeviceOp) -> tuple[Tensor_, Tensor_, Tensor_]:
+def _operands(op: DeviceOp) -> tuple[OpTensor, OpTensor, OpTensor]:
     """Return both operands and the result of a product."""
     if len(op.inputs) < 2:
         raise Unpriced("a product of one operand")
@@ -184,10 +184,10 @@ def _convolution(chip: Chip, params: Params, op: DeviceOp) -> Cost:
         *("num_cores_nhw", "num_cores_c_in", "num_cores_c_out", "per_core_out_matrix_height_ntile"),
         *("act_block_h_ntiles", "act_block_w_ntiles", "out_subblock_h_ntiles", "out_subblock_w_ntiles"),
     )
-    found = {name: _numbers(op, name) for name in names}
-    if missing := [name for name in names if found[name] is None]:
+    numbers = {name: _numbers(op, name) for name in names}
+    if missing := [name for name in names if numbers[name] is None]:
         raise Unpriced(f"conv whose attributes do not say {missing[0]}")
-    row_cores, input_parts, column_cores, rows, height, width, h, v = (each[0] for each in found.values() if each)
+    row_cores, input_parts, column_cores, rows, height, width, h, v = (each[0] for each in numbers.values() if each)
     blocks = -(-rows // height) * -(-ops.tiles(k) // width) if column_cores > 1 else 0
     config = replace(
         _multicast(op), grid=(row_cores, column_cores), dtype=w.dtype, kb=width, sub=(h, v),
@@ -230,7 +230,7 @@ def _configured(chip: Chip, params: Params, op: DeviceOp, config: MulticastConfi
     if "fuse_batch=1" in op.attributes:
         products, rows = 1, products * rows
     grid = -(-ops.tiles(rows) // per_core[0]), -(-ops.tiles(n) // per_core[1])
-    config = replace(config, grid=grid, held=_numbers(op, "out_block_h", "out_block_w") or per_core)
+    config = replace(config, grid=grid, out_block=_numbers(op, "out_block_h", "out_block_w") or per_core)
     first = multicast_matmul(chip, params, rows, k, n, config)
     rest = first
     if products > x.shape[0] * x.shape[1]:
@@ -264,8 +264,8 @@ def _minimal_matmul(chip: Chip, params: Params, op: DeviceOp) -> Cost:
     rows = math.prod(x.shape[:-1])
     n = w.shape[3]
     block = _numbers(op, "M_block_size", r"\s*K_block_size", r"\s*N_block_size") or (8, 8, 8)
-    given = re.search(r"compute_with_storage_grid_size=\(?(?:x=)?(\d+)[-,;]\s*(?:y=)?(\d+)", op.attributes)
-    cores = (int(given[1]), int(given[2])) if given else chip.cores
+    grid = re.search(r"compute_with_storage_grid_size=\(?(?:x=)?(\d+)[-,;]\s*(?:y=)?(\d+)", op.attributes)
+    cores = (int(grid[1]), int(grid[2])) if grid else chip.cores
     cut = op.cut or Cut(cores if rows > n else cores[::-1], block)
     config = MatmulConfig(_fidelity(op), (x.dtype, w.dtype, out.dtype), cut.grid, cut.block, cut.sub)
     return matmul(chip, params, x.shape[2], x.shape[3], n, config, batch=x.shape[0] * x.shape[1])

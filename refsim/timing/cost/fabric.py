@@ -146,8 +146,8 @@ class Fabric:
         shard = max(k // TILE // self.size, 1)
         blocks = -(-shard // k_block)
         half = -(-min(k_block, shard) // 2)
-        held = max(self.packet_bytes // TILE_BYTES, 1)
-        packets = (self.size - 1) * rows * blocks * -(-half // held)
+        tiles = max(self.packet_bytes // TILE_BYTES, 1)
+        packets = (self.size - 1) * rows * blocks * -(-half // tiles)
         sent = (self.size - 1) * rows * blocks * half * TILE_BYTES
         rate = self.chip.link_gbps * self.links * _EFFICIENCY[self.chip.arch]["gather", "Ring"]
         took = max(packets * _PACKET_NS[self.chip.arch] / self.links, sent / rate)
@@ -222,7 +222,7 @@ def _arrivals(n: int, topology: str, shard_ns: float, hop_ns: float) -> tuple[fl
 @lru_cache(maxsize=64)
 def _messages(n: int, topology: str, shard_ns: float, hop_ns: float) -> tuple[Message, ...]:
     """Simulate event by event: links take shards in the order they are there."""
-    found: list[Message] = []
+    messages: list[Message] = []
     for way in (1, -1):
         # (ready, device that sends, shard, hops left)
         waiting = []
@@ -242,6 +242,6 @@ def _messages(n: int, topology: str, shard_ns: float, hop_ns: float) -> tuple[Me
             start = max(ready, free[device])
             free[device] = start + shard_ns * half
             arrived = free[device] + hop_ns
-            found.append(Message(device, target, shard, half, start, free[device], arrived))
+            messages.append(Message(device, target, shard, half, start, free[device], arrived))
             waiting.append((arrived, target, shard, hops - 1))
-    return tuple(found)
+    return tuple(messages)

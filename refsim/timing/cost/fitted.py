@@ -45,13 +45,13 @@ class Calibration:
 
 def read_calibration(path: Path) -> Calibration:
     """Return the calibration in a file; ``UserError`` if it holds none."""
-    found = read_object(path)
+    document = read_object(path)
     names = {f.name for f in fields(Params)}
-    params = found.get("params")
-    if not isinstance(params, dict) or set(params) != names or not isinstance(found.get("arch"), str):
+    params = document.get("params")
+    if not isinstance(params, dict) or set(params) != names or not isinstance(document.get("arch"), str):
         raise UserError(f"{path} is no calibration; write one with `refsim calibrate --trace FILE.csv --out {path}`.")
     for name, value in params.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
             raise UserError(f"{path} has {name} = {value!r}; write a number of 0 or more.")
     version = f"{path.name}@{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
-    return Calibration(found["arch"], Params(**{name: float(value) for name, value in params.items()}), version)
+    return Calibration(document["arch"], Params(**{name: float(value) for name, value in params.items()}), version)

@@ -34,8 +34,8 @@ ALONE_SHARE = 0.36
 
 def subblock(mb: int, nb: int, most: int) -> tuple[int, int]:
     """Return the tiles (h, w) of a block that a step computes: of those that divide it most, then fewest unpacked."""
-    found = ((h, w) for h in range(1, most + 1) for w in range(1, most // h + 1) if mb % h == 0 and nb % w == 0)
-    return max(found, key=lambda s: (s[0] * s[1], -s[0] - s[1]))
+    sizes = ((h, w) for h in range(1, most + 1) for w in range(1, most // h + 1) if mb % h == 0 and nb % w == 0)
+    return max(sizes, key=lambda s: (s[0] * s[1], -s[0] - s[1]))
 
 
 Place = Literal["dram", "l1", "own"]
@@ -157,7 +157,7 @@ class MulticastConfig:
         places: where first operand, second operand and output lie: in DRAM, in the L1 of all cores (interleaved), or in
             the L1 of the core that uses them (sharded).
         spills: partial sums are packed and unpacked per block of K.
-        held: tiles of M and N of the output block; halved until it fits L1 if not given.
+        out_block: tiles of M and N of the output block; halved until it fits L1 if not given.
         tilized: tiles that a core makes of rows first (conv2d).
         handed_on: blocks of rows that cores tilize and multicast in turn, while the others wait (block-sharded conv2d).
         busy: share of the time that the engine may be at work (TT_MM_THROTTLE_PERF).
@@ -170,7 +170,7 @@ class MulticastConfig:
     sub: tuple[int, int] | None = None
     places: tuple[Place, Place, Place] = ("dram", "dram", "dram")
     spills: bool = False
-    held: tuple[int, int] | None = None
+    out_block: tuple[int, int] | None = None
     tilized: int = 0
     handed_on: int = 0
     busy: float = 1.0
@@ -198,7 +198,7 @@ def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config:
     mc = -(-mt // rows)
     nc = -(-nt // columns)
     kb = min(config.kb or k_block(kt, config.grid), kt)
-    mb, nb = config.held or _halved_to_fit(chip, mc, nc, kb, dtype)
+    mb, nb = config.out_block or _halved_to_fit(chip, mc, nc, kb, dtype)
     passes_m = -(-mc // mb)
     passes_n = -(-nc // nb)
     k_blocks = -(-kt // kb)
@@ -212,12 +212,12 @@ def multicast_matmul(chip: Chip, params: Params, m: int, k: int, n: int, config:
         cycles += (k_blocks - 1) * mc * nc * (PACK_CYCLES + 2 * params.unpack_cycles)
     compute = cycles / chip.clock_ghz + config.handed_on * params.block_ns
     alone = columns == 1
-    own = [place == "own" for place in places]
+    local = [place == "own" for place in places]
     read = max(
-        0.0 if own[0] or alone else mb * kb * (params.page_ns + size0 / chip.noc_gbps),
-        0.0 if own[1] else nb * kb * (params.page_ns + size1 / chip.noc_gbps),
+        0.0 if local[0] or alone else mb * kb * (params.page_ns + size0 / chip.noc_gbps),
+        0.0 if local[1] else nb * kb * (params.page_ns + size1 / chip.noc_gbps),
     )
-    noc = blocks * (read + (params.block_ns if read or not own[0] else 0.0))
+    noc = blocks * (read + (params.block_ns if read or not local[0] else 0.0))
     in0 = mt * kt * passes_n * size0
     in1 = kt * nt * passes_m * size1
     out = mt * nt * size

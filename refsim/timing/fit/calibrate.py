@@ -81,7 +81,7 @@ Pair = tuple[DeviceOp, float]
 
 
 @dataclass
-class HeldOut:
+class Validation:
     """Errors on distinct operations that nothing was fitted on; null if there are none."""
 
     shapes: int
@@ -95,19 +95,19 @@ class Fit(Document):
 
     Attributes:
         determined: Fitted parameters, with how many operations say something of each.
-        kept: parameters that too few operations say anything of; they have the stored values.
+        undetermined: parameters that too few operations say anything of; they have the stored values.
         shapes, held_out: distinct operations fitted on, and not.
         before, after: MAPE on those held out, with the stored and with the found parameters; NaN if there are none.
         unclassified: names without a price, with how many distinct operations.
     """
 
-    KEYS = ("arch", "rounded", "determined", "kept", "files", "shapes", "errors", "unclassified")
+    KEYS = ("arch", "rounded", "determined", "undetermined", "files", "shapes", "errors", "unclassified")
 
     arch: str
     params: Params
     files: Annotated[list[str], Key("from")]
     determined: dict[str, int] = field(default_factory=dict)
-    kept: list[str] = field(default_factory=list)
+    undetermined: Annotated[list[str], Key("kept")] = field(default_factory=list)
     shapes: Annotated[int, Key("fitted_shapes")] = 0
     held_out: int = 0
     before: float = math.nan
@@ -120,9 +120,9 @@ class Fit(Document):
         return {name: float(f"{value:.4g}") for name, value in asdict(self.params).items()}
 
     @property
-    def errors(self) -> Annotated[HeldOut, Key("held_out")]:
+    def errors(self) -> Annotated[Validation, Key("held_out")]:
         """On operations that were held out."""
-        return HeldOut(self.held_out, *(None if math.isnan(mape) else mape for mape in (self.before, self.after)))
+        return Validation(self.held_out, *(None if math.isnan(mape) else mape for mape in (self.before, self.after)))
 
 
 def fit(paths: list[Path], arch: str | None = None) -> Fit:
@@ -136,10 +136,10 @@ def fit(paths: list[Path], arch: str | None = None) -> Fit:
     """
     _refuse_duplicates(paths)
     rows = pd.concat([profile.read(path, arch) for path in paths], ignore_index=True)
-    if len(found := sorted(rows["arch"].unique())) != 1:
-        named = " and ".join(found) or "no chip at all"
+    if len(archs := sorted(rows["arch"].unique())) != 1:
+        named = " and ".join(archs) or "no chip at all"
         raise UserError(f"the files are of {named}; calibrate one architecture at a time.")
-    stored = get_params(found[0])
+    stored = get_params(archs[0])
     pairs = []
     loose = Counter[str]()
     for each in measured.of_rows(rows):
@@ -153,18 +153,18 @@ def fit(paths: list[Path], arch: str | None = None) -> Fit:
         raise UserError(
             "no operation in these files has a price; see `refsim bench accuracy FILE.csv` for the reasons."
         )
-    kept_out = [pair for pair in pairs if is_held_out(pair[0])]
+    unseen = [pair for pair in pairs if is_held_out(pair[0])]
     fitted_on = [pair for pair in pairs if not is_held_out(pair[0])] or pairs
-    made = Fit(found[0], stored, [path.name for path in paths], unclassified=dict(loose))
+    made = Fit(archs[0], stored, [path.name for path in paths], unclassified=dict(loose))
     made.determined = determined(stored, fitted_on)
-    made.kept = [name for name in asdict(stored) if name not in made.determined and name != "gap_ns"]
+    made.undetermined = [name for name in asdict(stored) if name not in made.determined and name != "gap_ns"]
     start = {name: getattr(stored, name) for name in made.determined}
     best = search.least(lambda values: _loss(replace(stored, **values), fitted_on), start, BOUNDS)
     made.params = replace(stored, **best)
     _fit_gap(made, rows)
     made.shapes = len(fitted_on)
-    made.held_out = len(kept_out)
-    made.before, made.after = (_mape(params, kept_out) for params in (stored, made.params))
+    made.held_out = len(unseen)
+    made.before, made.after = (_mape(params, unseen) for params in (stored, made.params))
     return made
 
 
@@ -174,7 +174,7 @@ def _fit_gap(made: Fit, rows: pd.DataFrame) -> None:
     """
     gaps = rows.loc[rows["traced"] & (rows["gap_ns"] > 0), "gap_ns"]
     if len(gaps) < LEAST:
-        made.kept.append("gap_ns")
+        made.undetermined.append("gap_ns")
         return
     made.determined["gap_ns"] = len(gaps)
     made.params = replace(made.params, gap_ns=float(gaps.quantile(0.1)))
@@ -199,7 +199,7 @@ def is_held_out(op: DeviceOp) -> bool:
 
 def determined(params: Params, pairs: list[Pair]) -> dict[str, int]:
     """Return the parameters that enough operations say something of, with how many."""
-    found = {}
+    counts = {}
     for name, (low, high) in BOUNDS.items():
         value = getattr(params, name)
         tried = [replace(params, **{name: min(max(value * factor, low), high)}) for factor in (0.5, 2.0)]
@@ -208,8 +208,8 @@ def determined(params: Params, pairs: list[Pair]) -> dict[str, int]:
             ns = device_ops.price(op, params).ns
             says += any(abs(device_ops.price(op, other).ns / ns - 1) > MOVES for other in tried)
         if says >= LEAST:
-            found[name] = says
-    return found
+            counts[name] = says
+    return counts
 
 
 def _loss(params: Params, pairs: list[Pair]) -> float:
@@ -237,23 +237,23 @@ def text(made: Fit) -> str:
         lines.append(
             f"{name:15} {getattr(made.params, name):10.4g} (stored {getattr(stored, name):.4g}; {count} say so)"
         )
-    if made.kept:
-        lines.append(f"Not determined by these files, left as stored: {', '.join(made.kept)}.")
+    if made.undetermined:
+        lines.append(f"Not determined by these files, left as stored: {', '.join(made.undetermined)}.")
     if made.unclassified:
         named = ", ".join(f"{count} x {name}" for name, count in made.unclassified.items())
         lines.append(f"Without a price and left out: {named}.")
     return "\n".join(lines)
 
 
-def fit_stored(arch: str, found: list[Measured]) -> Params:
+def fit_stored(arch: str, measured: list[Measured]) -> Params:
     """Return the parameters with the least mean |log(predicted / measured)| over distinct shapes, by pattern search."""
-    gaps = sorted(m.gap_ns for m in found if m.gap_ns)
+    gaps = sorted(m.gap_ns for m in measured if m.gap_ns)
     fixed = _TAKEN[arch] | {
         "gap_ns": gaps[len(gaps) // 10] if gaps else 0.0,
         "dram_share": published.dram_share(arch, get_chip(arch).dram_gbps),
     }
-    attention = [(m.op, m.ns) for m in found if m.kind == "sdpa"]
-    others = [(m.op, m.ns) for m in found if m.kind not in ("collective", "sdpa")]
+    attention = [(m.op, m.ns) for m in measured if m.kind == "sdpa"]
+    others = [(m.op, m.ns) for m in measured if m.kind not in ("collective", "sdpa")]
 
     def loss(values: dict[str, float], pairs: list[Pair]) -> float:
         return _loss(Params(**{**_SDPA_START[0], **fixed, **values}), pairs)
@@ -283,22 +283,22 @@ def around_seconds(model: str, mesh: str, params: Params) -> float:
     """Return the seconds of a model's encoders and decoder at its largest size, without the host's."""
     known = registry.published()[model]
     machine = replay.machine(get_mesh(mesh), params)
-    found = stages.around(known, list(known.sizes.values())[-1], machine)
-    return sum(seconds for stage, seconds in found.items() if stage != "host")
+    by_stage = stages.around(known, list(known.sizes.values())[-1], machine)
+    return sum(seconds for stage, seconds in by_stage.items() if stage != "host")
 
 
 def main(folder: Path) -> None:
     """Write ``calibrated.json``."""
-    found = {}
+    params = {}
     for arch in ("wormhole_b0", "blackhole"):
         of_arch = [m for m in measured.calibration(folder) if m.op.arch == arch]
-        found[arch] = {name: float(f"{value:.4g}") for name, value in asdict(fit_stored(arch, of_arch)).items()}
-        errors = [abs(device_ops.price(m.op, Params(**found[arch])).ns / m.ns - 1) for m in of_arch]
-        print(arch, found[arch], f"median error {median(errors):.1%} of {len(of_arch)} shapes")
-    host = host_seconds(Params(**found["wormhole_b0"]))
+        params[arch] = {name: float(f"{value:.4g}") for name, value in asdict(fit_stored(arch, of_arch)).items()}
+        errors = [abs(device_ops.price(m.op, Params(**params[arch])).ns / m.ns - 1) for m in of_arch]
+        print(arch, params[arch], f"median error {median(errors):.1%} of {len(of_arch)} shapes")
+    host = host_seconds(Params(**params["wormhole_b0"]))
     print(f"host seconds by mesh {host}")
     written = {
-        "params": found,
+        "params": params,
         "from": measured.CALIBRATION,
         "host_seconds": float(f"{sum(host.values()) / len(host):.3g}"),
     }

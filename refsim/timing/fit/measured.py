@@ -16,7 +16,7 @@ from refsim.timing.fit import published
 from refsim.timing.read import profile
 from refsim.timing.read.device_op import Cut, DeviceOp, Wires
 from refsim.timing.read.op_names import op_name
-from refsim.timing.read.tensors import Tensor_
+from refsim.timing.read.tensors import OpTensor
 
 CALIBRATION = [
     "wh_clip_encoder_2.csv",
@@ -181,6 +181,6 @@ def ring_attention(
     return DeviceOp("RingJointSDPA", arch, cores, "HiFi2", inputs, (queries,), attributes, wires)
 
 
-def tensor(heads: int, rows: int, width: int, dtype: str = "bf16") -> Tensor_:
+def tensor(heads: int, rows: int, width: int, dtype: str = "bf16") -> OpTensor:
     """Return a tensor in interleaved DRAM."""
-    return Tensor_((1, heads, rows, width), dtype, "DEV_0_DRAM_INTERLEAVED", "TILE", rows)
+    return OpTensor((1, heads, rows, width), dtype, "DEV_0_DRAM_INTERLEAVED", "TILE", rows)

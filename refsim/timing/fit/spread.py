@@ -39,25 +39,25 @@ Ratio = tuple[str, str, bool, float]
 """Chip, class, whether parameters were fitted on the operation, measured / predicted."""
 
 
-def ratios(found: Iterable[Measured], *, fitted: bool = False) -> list[Ratio]:
+def ratios(measured: Iterable[Measured], *, fitted: bool = False) -> list[Ratio]:
     """Return those of measured operations, without those that have no price.
 
     Args:
         fitted: parameters were fitted on them.
     """
     rows = []
-    for m in found:
+    for m in measured:
         with suppress(device_ops.Unpriced):
             rows.append((m.op.arch, m.kind, fitted, m.ns / device_ops.price(m.op).ns))
     return rows
 
 
-def of(found: list[Ratio]) -> dict[str, dict[str, dict[str, Any]]]:
+def of(every: list[Ratio]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the spread of each class by chip, as ``spread.json`` keeps it."""
-    kept: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    spreads: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     for arch in ARCHES:
         for kind in (*KINDS, "all"):
-            rows = [r for r in found if kind in (r[1], "all")]
+            rows = [r for r in every if kind in (r[1], "all")]
             choices = (
                 [r for r in rows if r[0] == arch and not r[2] and kind != "all"],
                 [r for r in rows if not r[2]],
@@ -67,28 +67,28 @@ def of(found: list[Ratio]) -> dict[str, dict[str, dict[str, Any]]]:
             if chosen:
                 low, high = percentiles([r[3] for r in chosen])
                 fitted = any(r[2] for r in chosen)
-                kept[arch][kind] = {
+                spreads[arch][kind] = {
                     "low": round(low, 3), "high": round(high, 3), "shapes": len(chosen), "fitted": fitted,
                 }  # fmt: skip
-    return dict(kept)
+    return dict(spreads)
 
 
 def pipelines() -> list[dict[str, Any]]:
     """Return published / predicted of every published pipeline."""
-    found = []
+    rows = []
     for (model, size, mesh, parallel), known in figures().items():
         e = estimate.as_published(known)
         row = {"model": model, "size": size, "mesh": mesh, "parallel": parallel, "arch": e.mesh.arch}
-        found.append(row | {"published": known.seconds, "ratio": round(known.seconds / e.seconds_of(known), 3)})
-        print(f"{model} {size} {mesh} {parallel}: published / predicted {found[-1]['ratio']}", flush=True)
-    return found
+        rows.append(row | {"published": known.seconds, "ratio": round(known.seconds / e.seconds_of(known), 3)})
+        print(f"{model} {size} {mesh} {parallel}: published / predicted {rows[-1]['ratio']}", flush=True)
+    return rows
 
 
 def measured_loops() -> list[dict[str, Any]]:
     """Return the loops of ``published.UNSEEN_LOOPS``: ``beyond`` is measured / predicted kernels, ``ratio`` measured /
     predicted, where the other models' loops alone say what loops take beyond kernels.
     """
-    found = []
+    priced = []
     for loop in published.UNSEEN_LOOPS:
         on = get_mesh(loop.mesh)
         known = registry.published()[loop.model]
@@ -97,35 +97,35 @@ def measured_loops() -> list[dict[str, Any]]:
         execution = Execution(topology=loop.topology, chunks=loop.chunks, fsdp=loop.fsdp)
         e = estimate.estimate(loop.model, on, parallel, reading=reading, execution=execution)
         kernels = e.seconds / e.steps / e.timeline.slow
-        least = power.least_ns(e.flops, on, execution.fidelity) * e.forwards / 1e9
+        least = power.least_ns(e.flops, on, execution.fidelity) * e.forwards_per_step / 1e9
         row = {"model": loop.model, "latent": loop.latent, "mesh": loop.mesh, "parallel": loop.parallel}
         row |= {"arch": on.arch, "published": round(loop.seconds, 4), "beyond": round(loop.seconds / kernels, 3)}
-        found.append((row, kernels, least))
+        priced.append((row, kernels, least))
         print(f"{loop.model} {loop.latent} {loop.mesh} {loop.parallel}: measured / kernels {row['beyond']}", flush=True)
-    rows = [row for row, _, _ in found]
-    for row, kernels, least in found:
+    rows = [row for row, _, _ in priced]
+    for row, kernels, least in priced:
         others = loops.factor(row["arch"], [other for other in rows if other["model"] != row["model"]])
         row["ratio"] = round(row["published"] / max(kernels * others, least), 3)
     return rows
 
 
 def main(folder: Path) -> None:
-    found = [
+    every = [
         *ratios(measured.calibration(folder), fitted=True),
         *ratios(measured.validation(folder)),
         *ratios(measured.trace(folder / UNSEEN)),
         *ratios(measured.gates()),
     ]
-    classes = of(found)
-    kept = {
+    classes = of(every)
+    spreads = {
         "classes": classes,
         "pipelines": [],
         "loops": measured_loops(),
         "fitted": measured.CALIBRATION[:-1],
         "not fitted": [*measured.VALIDATION, UNSEEN, "published.SDPA_GATES"],
     }
-    ranges.keep(kept)  # predictions of pipelines take from the loops what is beyond kernels
-    ranges.keep(kept | {"pipelines": pipelines()})
+    ranges.store(spreads)  # predictions of pipelines take from the loops what is beyond kernels
+    ranges.store(spreads | {"pipelines": pipelines()})
     for arch, rows in classes.items():
         for kind, row in rows.items():
             note = " (partly fitted)" if row["fitted"] else ""

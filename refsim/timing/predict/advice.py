@@ -36,8 +36,8 @@ _BY_BOUND = {  # of kernels beyond their roof
 
 def savings(kernel_ns: float, roof_ns: float, exposed_ns: float, gap_ns: float) -> dict[str, float]:
     """Return the ns that each improvement, alone, would save; largest first."""
-    found = {KERNELS: max(kernel_ns - roof_ns, 0.0), COMMUNICATION: exposed_ns, GAPS: gap_ns}
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    by_cause = {KERNELS: max(kernel_ns - roof_ns, 0.0), COMMUNICATION: exposed_ns, GAPS: gap_ns}
+    return dict(sorted(by_cause.items(), key=lambda item: -item[1]))
 
 
 def of_whole(t: Timeline) -> dict[str, float]:
@@ -47,8 +47,8 @@ def of_whole(t: Timeline) -> dict[str, float]:
     kinds = t.by_kind()
     kernels = sum(ns for kind, ns in kinds.items() if kind not in ("collective", "host"))
     exposed = min(t.exposed_ns, max(t.ns - t.ideal_fabric_ns, 0.0))
-    found = savings(kernels, t.ideal_compute_ns, exposed, kinds.get("host", 0.0))
-    return {name: ns / t.ns for name, ns in found.items()}
+    by_cause = savings(kernels, t.ideal_compute_ns, exposed, kinds.get("host", 0.0))
+    return {name: ns / t.ns for name, ns in by_cause.items()}
 
 
 @dataclass
@@ -78,38 +78,38 @@ class Layer:
     advice: str
 
 
-def by_layer(found: Estimate) -> list[Layer]:
+def by_layer(estimate: Estimate) -> list[Layer]:
     """Return every operation of the denoising loop once for all layers that are alike, in the order they run in."""
     alike: dict[tuple[Any, ...], list[Ran]] = defaultdict(list)
-    for ran in found.timeline.programs:
+    for ran in estimate.timeline.programs:
         alike[_main(ran).op.module, ran.name, ran.inputs].append(ran)
-    rows = [_row(rans, found) for rans in alike.values()]
+    rows = [_row(rans, estimate) for rans in alike.values()]
     order = list(dict.fromkeys(row.layers for row in rows))
     return sorted(rows, key=lambda row: order.index(row.layers))
 
 
 def _main(ran: Ran) -> Span:
     """Return the span that a program is named after: what it computes, or else its transfer."""
-    own = [s for s in ran.spans if s.kind != "host"]
-    return next((s for s in own if s.lane != "fabric"), own[0])
+    on_device = [s for s in ran.spans if s.kind != "host"]
+    return next((s for s in on_device if s.resource != "fabric"), on_device[0])
 
 
-def _row(rans: list[Ran], found: Estimate) -> Layer:
+def _row(rans: list[Ran], estimate: Estimate) -> Layer:
     by_bound: dict[str, float] = defaultdict(float)
     kernels = 0.0
     roof = 0.0
     for ran in rans:
-        own = [s for s in ran.spans if s.lane != "fabric"]
-        for s in own:
+        on_device = [s for s in ran.spans if s.resource != "fabric"]
+        for s in on_device:
             by_bound[s.bound] += s.end - s.start
-        busy = sum(s.end - s.start for s in own if s.kind != "host")
+        busy = sum(s.end - s.start for s in on_device if s.kind != "host")
         by_bound["fabric"] += ran.ns - busy
         kernels = kernels + busy
-        roof = roof + sum(s.roof_ns for s in own)
+        roof = roof + sum(s.roof_ns for s in on_device)
     ns = sum(by_bound.values())
     first = rans[0]
     would_save = savings(kernels, roof, by_bound["fabric"], by_bound["host"])
-    times = found.forwards * found.steps / 1e9
+    times = estimate.forwards_per_step * estimate.steps / 1e9
     return Layer(
         layers=_layers([_main(ran).stage for ran in rans]),
         op=label("", _main(first).op.module, first.name),
@@ -117,7 +117,7 @@ def _row(rans: list[Ran], found: Estimate) -> Layer:
         inputs=first.inputs,
         count=len(rans),
         seconds=ns * times,
-        share=ns / found.timeline.ns,
+        share=ns / estimate.timeline.ns,
         bound=max(by_bound, key=by_bound.__getitem__),
         by_bound={name: value * times for name, value in by_bound.items() if value > 0},
         would_save={name: value * times for name, value in would_save.items()},
@@ -152,9 +152,9 @@ def text(rows: list[Layer]) -> str:
     """Return the table as the command line prints it, a heading for layers that are alike."""
     lines = ["", f"{'count':>5} {'seconds':>9} {'share':>6} {'bound':8} {'operation':48} {'inputs':28} would help"]
     for layers, of_layers in groupby(rows, key=lambda row: row.layers):
-        held = list(of_layers)
-        lines.append(f"{layers or 'outside the blocks'}: {sum(row.seconds for row in held):.3f} s")
-        for row in held:
+        of_layer = list(of_layers)
+        lines.append(f"{layers or 'outside the blocks'}: {sum(row.seconds for row in of_layer):.3f} s")
+        for row in of_layer:
             shown = row.inputs[: 2 if row.kind in ("matmul", "sdpa") else 1]
             shapes = " ".join("x".join(map(str, shape)) for shape in shown)
             saved = next(iter(row.would_save.values()))

@@ -4,9 +4,9 @@
     overlapped  matmul a |====|  matmul c |====|                                     a collective starts when what it
                 gather b    |======|                                                 reads is there, beside the compute
 
-Programs keep their order in two lanes, compute and each mesh axis; fused pairs and ring attention stay one program.
-Walking back from the end, each program waited for one of its sources or for its lane: that chain is the critical path.
-Weights that are gathered (fsdp) wait for nothing and are not in it.
+Programs keep their order on two resources, compute and each mesh axis; fused pairs and ring attention stay one program.
+Walking back from the end, each program waited for one of its sources or for its resource: that chain is the critical
+path. Weights that are gathered (fsdp) wait for nothing and are not in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from refsim.timing.read.recorder import Op
 
 @dataclass
 class CriticalPath:
-    """How long a forward takes if collectives run beside the compute: ``ns``; ``chain_ns`` if lanes did not hold
+    """How long a forward takes if collectives run beside the compute: ``ns``; ``chain_ns`` if resources did not hold
     anything up either.
 
     ``by_kind`` shares out ``ns``: what the chain that ends last is made of.
@@ -34,10 +34,10 @@ class CriticalPath:
 
 @dataclass
 class _Unit:
-    """Programs that run as one: ``ops`` of them, in a lane, for ``ns``."""
+    """Programs that run as one: ``ops`` of them, on a resource, for ``ns``."""
 
     ops: list[Op]
-    lane: str
+    resource: str
     ns: float
 
     @property
@@ -50,24 +50,24 @@ def critical_path(programs: list[Op], read: list[Op], m: Machine) -> CriticalPat
     """Return the critical path of the ``programs`` that the ops ``read`` off the model became."""
     units = list(_units(programs, m))
     sources = _sources(units, read)
-    lane_free: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, -1))
+    free_at: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, -1))
     end = [0.0] * len(units)
     chain = [0.0] * len(units)
     before = [-1] * len(units)
     for i, unit in enumerate(units):
-        waits = [lane_free[unit.lane], *((end[s], s) for s in sources[i])]
+        waits = [free_at[unit.resource], *((end[s], s) for s in sources[i])]
         start, before[i] = max(waits)
         end[i] = start + unit.ns
         chain[i] = max((chain[s] for s in sources[i]), default=0.0) + unit.ns
-        lane_free[unit.lane] = (end[i], i)
-    found = CriticalPath(max(end, default=0.0), max(chain, default=0.0))
+        free_at[unit.resource] = (end[i], i)
+    path = CriticalPath(max(end, default=0.0), max(chain, default=0.0))
     kinds: dict[str, float] = defaultdict(float)
     i = max(range(len(units)), key=end.__getitem__, default=-1)
     while i >= 0:
         kinds[units[i].kind] += units[i].ns
         i = before[i]
-    found.by_kind = dict(sorted(kinds.items(), key=lambda item: -item[1]))
-    return found
+    path.by_kind = dict(sorted(kinds.items(), key=lambda item: -item[1]))
+    return path
 
 
 def _units(programs: list[Op], m: Machine) -> Iterator[_Unit]:
@@ -103,7 +103,7 @@ def _sources(units: list[_Unit], read: list[Op]) -> list[set[int]]:
     """Return the units that each unit waits for; an op that became no program of its own hands on what it read."""
     reads = {op.id: op.reads for op in read}
     made: dict[int, int] = {}  # op -> the last unit that has it so far
-    found: list[set[int]] = []
+    every: list[set[int]] = []
     for i, unit in enumerate(units):
         sources = set()
         todo = [r for op in unit.ops for r in (op.id, *op.reads)]
@@ -117,7 +117,7 @@ def _sources(units: list[_Unit], read: list[Op]) -> list[set[int]]:
                 sources.add(made[op])
             elif op in reads and op not in {o.id for o in unit.ops}:
                 todo += reads[op]
-        found.append(sources)
-        for own in unit.ops:
-            made[own.id] = i
-    return found
+        every.append(sources)
+        for each in unit.ops:
+            made[each.id] = i
+    return every

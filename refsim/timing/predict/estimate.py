@@ -85,14 +85,14 @@ class Estimate:
     mesh: MeshSpec
     parallel: DiTParallelConfig
     steps: int
-    forwards: int
+    forwards_per_step: int
     timeline: replay.Timeline
     memory: Memory
     flops: float
     peak_tflops: float
     around: dict[str, float]
     execution: Execution = DEFAULT
-    own: Calibration | None = None
+    fitted: Calibration | None = None
 
     @property
     def timing_only(self) -> bool:
@@ -107,12 +107,12 @@ class Estimate:
     @property
     def calibration(self) -> str:
         """Return the version of a calibration that is not the stored one, or an empty text."""
-        return self.own.version if self.own else ""
+        return self.fitted.version if self.fitted else ""
 
     @property
     def machine(self) -> replay.Machine:
         """Return the mesh as it was run."""
-        return machine_of(self.mesh, self.execution, self.own)
+        return machine_of(self.mesh, self.execution, self.fitted)
 
     @property
     def total_seconds(self) -> float:
@@ -129,7 +129,7 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        return self.forward_seconds * self.forwards * self.steps
+        return self.forward_seconds * self.forwards_per_step * self.steps
 
     @property
     def order(self) -> tuple[float, float]:
@@ -143,12 +143,12 @@ class Estimate:
     @property
     def by_kind(self) -> dict[str, float]:
         """Return the seconds of denoising by class of operation."""
-        return {k: v / 1e9 * self.forwards * self.steps for k, v in self.timeline.by_kind().items()}
+        return {k: v / 1e9 * self.forwards_per_step * self.steps for k, v in self.timeline.by_kind().items()}
 
     def range(self, without: str = "") -> ranges.Range:
         """Return the range of ``seconds``, four in five; ``without``: a model whose published seconds have no part."""
-        found = ranges.forward(self.by_kind, self.mesh.arch)
-        return ranges.widened(self.seconds, found, self.mesh.arch, without)
+        kernels = ranges.forward(self.by_kind, self.mesh.arch)
+        return ranges.widened(self.seconds, kernels, self.mesh.arch, without)
 
     def total_range(self, without: str = "") -> ranges.Range:
         """Return the range of ``total_seconds``; the stages around denoising err like any operation, but for the rest,
@@ -156,12 +156,12 @@ class Estimate:
         """
         computed = [s for stage, s in self.around.items() if stage != "rest"]
         stages_ = [(s, ranges.forward({"all": s}, self.mesh.arch)) for s in computed]
-        found = ranges.together([(self.seconds, ranges.forward(self.by_kind, self.mesh.arch)), *stages_])
+        whole = ranges.together([(self.seconds, ranges.forward(self.by_kind, self.mesh.arch)), *stages_])
         if self.execution.rest:
             rest = rest_range(self.execution.rest)
-            ends = (found.low + rest.high, found.high + rest.low, self.total_seconds)
-            found = replace(found, low=min(ends), high=max(ends))
-        return ranges.widened(self.total_seconds, found, self.mesh.arch, without)
+            ends = (whole.low + rest.high, whole.high + rest.low, self.total_seconds)
+            whole = replace(whole, low=min(ends), high=max(ends))
+        return ranges.widened(self.total_seconds, whole, self.mesh.arch, without)
 
     @property
     def topology(self) -> str:
@@ -173,7 +173,7 @@ class Estimate:
     @property
     def desired_seconds(self) -> float:
         """Return the roofline: every op at its own roof, all communication hidden or, if longer, at link rate."""
-        return self.timeline.ideal_ns / 1e9 * self.forwards * self.steps
+        return self.timeline.ideal_ns / 1e9 * self.forwards_per_step * self.steps
 
     @property
     def utilisation(self) -> float:
@@ -193,7 +193,7 @@ class Estimate:
             **{name: getattr(self, name) for name in same},
             mesh=self.mesh.name,
             parallel=describe(self.parallel),
-            forwards_per_step=self.forwards,
+            forwards_per_step=self.forwards_per_step,
             links=self.mesh.links,
             weights=self.execution.weights,
             fidelity=self.execution.fidelity,
@@ -201,11 +201,11 @@ class Estimate:
             seconds_range=self.range(),
             total_seconds_range=self.total_range(),
             stages=self.around | {"denoising": self.seconds},
-            seconds_per_step=self.forward_seconds * self.forwards,
+            seconds_per_step=self.forward_seconds * self.forwards_per_step,
             throttling=t.throttling,
             beyond_kernels=t.beyond,
             exposed_communication=t.exposed_ns / t.ns,
-            by_bound={k: v / 1e9 * self.forwards * self.steps for k, v in t.by_bound().items()},
+            by_bound={k: v / 1e9 * self.forwards_per_step * self.steps for k, v in t.by_bound().items()},
             memory_gb=self.memory.gb(),
         )
 
@@ -247,10 +247,10 @@ def estimate(
     machine = machine_of(mesh, execution, calibration)
     # The few weights that no linear has (norms, embeddings) are counted like the others.
     reading = replace(reading, weights_bytes=round(reading.weights_bytes * BYTES[execution.weights] / BYTES["bf16"]))
-    held = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=execution.fsdp)
+    use = memory(reading, machine.chip, parallel, experts=model.experts, fsdp=execution.fsdp)
     ops = as_blocks(programs(reading.ops), execution.blocks, parallel.tp)
     timeline = replay.replay(ops, machine)
-    if held.fsdp:
+    if use.fsdp:
         axis = parallel.sequence_parallel.mesh_axis
         axis = axis if isinstance(axis, int) else 0
         whole = mesh.shape[axis] == parallel.sp
@@ -272,7 +272,7 @@ def estimate(
         steps,
         model.branches // batch,
         timeline,
-        held,
+        use,
         total,
         peak,
         around,

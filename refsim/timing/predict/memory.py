@@ -121,26 +121,26 @@ def read_ttnn(path: Path) -> TtnnMemory:
         UserError: the file holds no such report.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        mesh = get_mesh(found["mesh"])
-        parallel = parse_parallel(found["parallel"], mesh)
-        g = max(found["groups"], key=lambda group: group["peak"])
+        report = json.loads(path.read_text(encoding="utf-8"))
+        mesh = get_mesh(report["mesh"])
+        parallel = parse_parallel(report["parallel"], mesh)
+        g = max(report["groups"], key=lambda group: group["peak"])
         buffers = g["persistent"] - g["weights"]
         transient = g["peak"] - g["persistent"]
-        return TtnnMemory(found["ran"], found["model"], mesh, parallel, g["weights"], buffers, transient, g["total"])
+        return TtnnMemory(report["ran"], report["model"], mesh, parallel, g["weights"], buffers, transient, g["total"])
     except (OSError, ValueError, KeyError, TypeError, RefsimError) as error:
         raise UserError(
             f"{path} is no report of ttnn's memory; write one with `refsim memory MODEL --json > FILE`."
         ) from error
 
 
-def check_ttnn(found: TtnnMemory, config: dict[str, Any], mesh: MeshSpec, parallel: DiTParallelConfig) -> None:
+def check_ttnn(allocated: TtnnMemory, config: dict[str, Any], mesh: MeshSpec, parallel: DiTParallelConfig) -> None:
     """Raise ``UserError`` unless the report is of this model on this mesh."""
     sizes = ("num_layers", "num_attention_heads", "attention_head_dim", "caption_projection_dim")
-    if any(config.get(name) != found.model.get(name) for name in sizes):
+    if any(config.get(name) != allocated.model.get(name) for name in sizes):
         raise UserError("the report of ttnn's memory is of another model; run `refsim memory` for this one.")
-    if (found.mesh.name, found.parallel) != (mesh.name, parallel):
+    if (allocated.mesh.name, allocated.parallel) != (mesh.name, parallel):
         raise UserError(
-            f"the report of ttnn's memory is of another mesh or configuration ({found.ran}); "
+            f"the report of ttnn's memory is of another mesh or configuration ({allocated.ran}); "
             f"run `refsim memory MODEL --mesh {mesh.name}` with this configuration."
         )

@@ -103,13 +103,13 @@ def configurations(mesh: MeshSpec) -> Iterator[DiTParallelConfig | str]:
         for sp_axis, cfg_axis, ulysses in itertools.product((0, 1), (0, 1), (d for d in divisors if sp % d == 0)):
             text = f"cfg{cfg}@{cfg_axis}_sp{sp}@{sp_axis}_tp{tp}@{1 - sp_axis}"
             try:
-                found = parse_parallel(text, mesh, attention="usp", ring=sp // ulysses, ulysses=ulysses)
+                config = parse_parallel(text, mesh, attention="usp", ring=sp // ulysses, ulysses=ulysses)
             except UserError:
                 continue
             fits = True
-            if estimates.describe(found) not in seen:
-                seen.add(estimates.describe(found))
-                yield found
+            if estimates.describe(config) not in seen:
+                seen.add(estimates.describe(config))
+                yield config
         if not fits:
             yield "_".join(f"{name}{f}" for name, f in (("cfg", cfg), ("sp", sp), ("tp", tp)) if f > 1)
 
@@ -126,16 +126,16 @@ def wirings(mesh: MeshSpec, reading: Reading) -> list[Wiring]:
 
 def limits(mesh: MeshSpec) -> dict[str, str]:
     """Return the wirings that no configuration of the mesh can have, and why."""
-    found = {}
+    reasons = {}
     if mesh.num_devices == 1:
-        return found
+        return reasons
     for axis, (size, links) in enumerate(zip(mesh.shape, mesh.links, strict=True)):
         if size > 1:
-            found[f"more than {links} link{'s' * (links > 1)} on axis {axis}"] = f"mesh {mesh} has no more"
+            reasons[f"more than {links} link{'s' * (links > 1)} on axis {axis}"] = f"mesh {mesh} has no more"
         if size > 1 and mesh.topology(axis) is not Topology.RING:
             why = "two devices make no ring" if size == 2 else "no link leads from its last device to its first"
-            found[f"Ring on axis {axis}"] = why
-    return found
+            reasons[f"Ring on axis {axis}"] = why
+    return reasons
 
 
 def plan(
@@ -157,10 +157,10 @@ def plan(
         calibration.of(mesh.arch)  # refuses another chip's before anything is read
     name, model = find(name)
     size, shape = latent(model, size)
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for parallel in configurations(mesh):
         if isinstance(parallel, str):
-            found.append(Candidate(parallel, "ring", None, f"does not lie on the axes of {mesh}"))
+            candidates.append(Candidate(parallel, "ring", None, f"does not lie on the axes of {mesh}"))
             continue
         if only.attention not in (None, parallel.attention):
             continue
@@ -171,15 +171,17 @@ def plan(
             chosen = [w for w in wirings(mesh, reading) if w.allowed(only.topology, only.links)]
             if not chosen:
                 raise UserError(f"it communicates over no {only.topology}.")
-            found.append(_candidate(name, mesh, parallel, size, reading, chosen, calibration))
+            candidates.append(_candidate(name, mesh, parallel, size, reading, chosen, calibration))
         except (RefsimError, AssertionError) as error:
             why = error.with_flags if isinstance(error, RefsimError) else str(error)
-            found.append(Candidate(text, parallel.attention, None, why))
+            candidates.append(Candidate(text, parallel.attention, None, why))
             continue
         config = model.config
-        fsdp = found[-1].estimate.memory.fsdp
-        found[-1].tt_dit_refusal = tt_dit.refusal(spec_of(model).tt_dit, parallel, config["num_attention_heads"], fsdp)
-    return ranked(only_tt_dit(found) if only.tt_dit else found)
+        fsdp = candidates[-1].estimate.memory.fsdp
+        candidates[-1].tt_dit_refusal = tt_dit.refusal(
+            spec_of(model).tt_dit, parallel, config["num_attention_heads"], fsdp
+        )
+    return ranked(only_tt_dit(candidates) if only.tt_dit else candidates)
 
 
 def only_tt_dit(candidates: Iterable[Candidate]) -> Iterator[Candidate]:

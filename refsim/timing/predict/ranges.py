@@ -25,7 +25,7 @@ from refsim.files.keys import Key
 from refsim.timing.cost.fitted import FITTED
 from refsim.timing.cost.power import H3_DENOISING
 
-KEPT = Path(__file__).with_name("spread.json")
+SPREADS = Path(__file__).with_name("spread.json")
 LEAST = 5
 """Measured operations, or pipelines of other models, that a range of their own needs."""
 SHARE = 0.8
@@ -80,40 +80,40 @@ def percentiles(ratios: list[float]) -> tuple[float, float]:
 
 
 @cache
-def _kept() -> dict[str, Any]:
-    return json.loads(KEPT.read_text())
+def _stored() -> dict[str, Any]:
+    return json.loads(SPREADS.read_text())
 
 
 @cache
 def get_spread(kind: str, arch: str = "blackhole") -> Spread:
     """Return the spread of a class of operations (``all``: of any) on a chip."""
-    return Spread(**_kept()["classes"][arch][kind])
+    return Spread(**_stored()["classes"][arch][kind])
 
 
-def keep(found: dict[str, Any]) -> None:
+def store(spreads: dict[str, Any]) -> None:
     """Write what ``spread.py`` has found, and read it from now on."""
-    KEPT.write_text(json.dumps(found, indent=2) + "\n")
-    _kept.cache_clear()
+    SPREADS.write_text(json.dumps(spreads, indent=2) + "\n")
+    _stored.cache_clear()
     calibration_version.cache_clear()
 
 
 def measured_loops() -> list[dict[str, Any]]:
     """Return denoising loops that others measured, as ``spread.measured_loops`` has them."""
-    return _kept()["loops"]
+    return _stored()["loops"]
 
 
 def pipeline_ratios(arch: str, without: str = "") -> list[float]:
     """Return published / predicted of the chip's published pipelines and loops, but for those of the model ``without``;
     of both chips if there are fewer than ``LEAST``.
     """
-    rows = [row for row in (*_kept()["pipelines"], *_kept()["loops"]) if row["model"] != without]
-    own = [row["ratio"] for row in rows if row["arch"] == arch]
-    return own if len(own) >= LEAST else [row["ratio"] for row in rows]
+    rows = [row for row in (*_stored()["pipelines"], *_stored()["loops"]) if row["model"] != without]
+    of_arch = [row["ratio"] for row in rows if row["arch"] == arch]
+    return of_arch if len(of_arch) >= LEAST else [row["ratio"] for row in rows]
 
 
 def forward(by_kind: Mapping[str, float], arch: str) -> Range:
     """Return the range of a sum of ``by_kind`` (seconds by class of operation); what is no class has none."""
-    spreads = {kind: get_spread(kind, arch) for kind in by_kind if kind in _kept()["classes"][arch]}
+    spreads = {kind: get_spread(kind, arch) for kind in by_kind if kind in _stored()["classes"][arch]}
     total = sum(by_kind.values())
     below = math.hypot(*(by_kind[kind] * (1 - s.low) for kind, s in spreads.items()))
     above = math.hypot(*(by_kind[kind] * (s.high - 1) for kind, s in spreads.items()))
@@ -131,15 +131,15 @@ def together(parts: Iterable[tuple[float, Range]]) -> Range:
     return Range(max(total - below, 0.0), total + above, fitted)
 
 
-def widened(seconds: float, found: Range, arch: str, without: str = "") -> Range:
+def widened(seconds: float, kernels: Range, arch: str, without: str = "") -> Range:
     """Return a range no narrower than how far published pipelines lay from their predictions (``pipeline_ratios``), and
     than measurements of one pipeline lie apart.
     """
     low, high = percentiles(pipeline_ratios(arch, without))
-    below = seconds - min(found.low, seconds * low)
-    above = max(found.high, seconds * high) - seconds
+    below = seconds - min(kernels.low, seconds * low)
+    above = max(kernels.high, seconds * high) - seconds
     again = seconds * repeated()
-    return Range(seconds - math.hypot(below, again), seconds + math.hypot(above, again), found.fitted)
+    return Range(seconds - math.hypot(below, again), seconds + math.hypot(above, again), kernels.fitted)
 
 
 def repeated() -> float:
@@ -154,7 +154,7 @@ def distinguishable(first: Mapping[str, float], second: Mapping[str, float], arc
     """
     kinds = first.keys() | second.keys()
     apart = {kind: first.get(kind, 0.0) - second.get(kind, 0.0) for kind in kinds}
-    halves = {kind: get_spread(kind, arch) for kind in kinds if kind in _kept()["classes"][arch]}
+    halves = {kind: get_spread(kind, arch) for kind in kinds if kind in _stored()["classes"][arch]}
     error = math.hypot(*(apart[kind] * (s.high - s.low) / 2 for kind, s in halves.items()))
     return abs(sum(apart.values())) > error
 
@@ -162,4 +162,4 @@ def distinguishable(first: Mapping[str, float], second: Mapping[str, float], arc
 @cache
 def calibration_version() -> str:
     """Return what the stored parameters and ranges are called: the first eight digits of their SHA-256."""
-    return hashlib.sha256(FITTED.read_bytes() + KEPT.read_bytes()).hexdigest()[:8]
+    return hashlib.sha256(FITTED.read_bytes() + SPREADS.read_bytes()).hexdigest()[:8]

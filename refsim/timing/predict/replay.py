@@ -1,4 +1,4 @@
-"""Replay of one device's programs in two lanes, compute and fabric, and what bounds the whole.
+"""Replay of one device's programs on two resources, compute and fabric, and what bounds the whole.
 
     unfused      matmul |======|        reduce_scatter        |====|
     fused        matmul |======|                                        on a Ring: as long as the longer of the two,
@@ -34,12 +34,12 @@ from refsim.timing.read.tensors import BYTES
 
 @dataclass(frozen=True)
 class Span:
-    """One stretch of a lane, in ns from the start of the forward; ``op``: what runs, or what a gap is before.
+    """One stretch of a resource, in ns from the start of the forward; ``op``: what runs, or what a gap is before.
 
     ``roof_ns``: what it would take at its roofline.
     """
 
-    lane: str
+    resource: str
     kind: str
     name: str
     stage: str
@@ -114,20 +114,20 @@ class Timeline:
 
     def by_kind(self) -> dict[str, float]:
         """Return the ns on the critical path by op class; communication counts where nothing else runs."""
-        found: dict[str, float] = defaultdict(float)
+        ns: dict[str, float] = defaultdict(float)
         for s in self.spans:
-            if s.lane != "fabric":
-                found[s.kind] += s.end - s.start
-        found["collective"] = self.exposed_ns
-        return dict(found)
+            if s.resource != "fabric":
+                ns[s.kind] += s.end - s.start
+        ns["collective"] = self.exposed_ns
+        return dict(ns)
 
     def by_bound(self) -> dict[str, float]:
-        found: dict[str, float] = defaultdict(float)
+        ns: dict[str, float] = defaultdict(float)
         for s in self.spans:
-            if s.lane != "fabric":
-                found[s.bound] += s.end - s.start
-        found["fabric"] = self.exposed_ns
-        return dict(found)
+            if s.resource != "fabric":
+                ns[s.bound] += s.end - s.start
+        ns["fabric"] = self.exposed_ns
+        return dict(ns)
 
 
 _CHUNKS = {  # (blackhole, head width) -> (q, k): tt_dit's chunk maps, sp2/tp2 and up

@@ -155,9 +155,9 @@ def encoder_of(companion: Companion) -> TextEncoder:
 
 def around(model: Published, size: Shape, machine: replay.Machine) -> dict[str, float]:
     """Return the seconds of the stages before and after denoising that are modelled; all prompts."""
-    found = dict(_around(tuple(model.encoders), model.decoder, size, machine))
+    by_stage = dict(_around(tuple(model.encoders), model.decoder, size, machine))
     image = model.decoder and get_published(model.decoder)[0].latent != "video"
-    return found | {"host": get_host_seconds()} if image else found
+    return by_stage | {"host": get_host_seconds()} if image else by_stage
 
 
 @lru_cache(maxsize=64)  # a plan asks for the same ones again with every configuration
@@ -169,10 +169,10 @@ def _around(encoders: tuple[Companion, ...], decoder: str, size: Shape, machine:
     def seconds(ops: list[Op]) -> float:
         return replay.replay(ops, eager).ns / 1e9
 
-    found = {c.stage: c.prompts * seconds(text_encoder(mesh, encoder_of(c), c.stage)) for c in encoders}
+    by_stage = {c.stage: c.prompts * seconds(text_encoder(mesh, encoder_of(c), c.stage)) for c in encoders}
     if not decoder:
-        return found
+        return by_stage
     spec, published = get_published(decoder)
     if spec.latent == "video":
-        return found | {"vae": decoder_seconds(published, size, eager)}
-    return found | {"vae": seconds(image_decoder(mesh, size[-2], size[-1], published.config))}
+        return by_stage | {"vae": decoder_seconds(published, size, eager)}
+    return by_stage | {"vae": seconds(image_decoder(mesh, size[-2], size[-1], published.config))}

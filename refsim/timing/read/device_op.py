@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from refsim.timing.read.tensors import Tensor_
+from refsim.timing.read.tensors import OpTensor
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class DeviceOp:
     arch: str
     cores: int
     fidelity: str
-    inputs: tuple[Tensor_, ...]
-    outputs: tuple[Tensor_, ...]
+    inputs: tuple[OpTensor, ...]
+    outputs: tuple[OpTensor, ...]
     attributes: str = ""
     wires: Wires = field(default_factory=Wires)
     causal: bool = False

@@ -76,13 +76,13 @@ def plain(name: str) -> str:
 
 
 def _known() -> dict[str, OpName]:
-    found = {}
+    names = {}
     for kind, codes in _AS.items():
         for code, alike in codes.items():
             for name in (code, *alike):
                 compared = code in _COMPARED if kind in ("collective", "sdpa") else name == code
-                found[plain(name)] = OpName(kind, code, compared)
-    return found
+                names[plain(name)] = OpName(kind, code, compared)
+    return names
 
 
 _KNOWN = _known()

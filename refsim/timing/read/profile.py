@@ -4,7 +4,7 @@ Columns of the table that :func:`read` returns: ``source`` (file), ``device`` (i
 ``cores``, ``fidelity``, ``attributes`` (text), ``ns`` (of the kernel), ``gap_ns`` (since the operation before),
 ``traced`` (replayed from a trace),
 ``ideal_ns`` (the vendor's own model, 0 if there is none), ``inputs`` and ``outputs`` (tuples of
-:class:`refsim.timing.read.tensors.Tensor_`).
+:class:`refsim.timing.read.tensors.OpTensor`).
 
 Left out, and counted in ``attrs["left_out"]``: signposts and host operations, which have no time on a device.
 """
@@ -21,7 +21,7 @@ import pandas as pd
 from refsim.base.errors import UserError
 from refsim.timing.read.device_op import DeviceOp, Wires
 from refsim.timing.read.op_names import op_name
-from refsim.timing.read.tensors import DTYPES, Tensor_
+from refsim.timing.read.tensors import DTYPES, OpTensor
 
 TIMES = ("DEVICE KERNEL DURATION [ns]", "DEVICE FW DURATION [ns]")
 ARCHES = {"wormhole": "wormhole_b0", "wormhole_b0": "wormhole_b0", "blackhole": "blackhole"}
@@ -52,7 +52,7 @@ def read(path: Path, arch: str | None = None) -> pd.DataFrame:
         raise UserError(f"{path} has no column '{missing}'; give a file of ttnn's profiler (ops_perf_results*.csv).")
     ns = pd.to_numeric(rows[time], errors="coerce").fillna(0.0)
     ran = rows[ns > 0]
-    found = pd.DataFrame(
+    ops = pd.DataFrame(
         {
             "source": path.name,
             "device": _column(ran, "DEVICE ID", "0"),
@@ -69,15 +69,15 @@ def read(path: Path, arch: str | None = None) -> pd.DataFrame:
             "outputs": _tensors(ran, "OUTPUT"),
         }
     ).reset_index(drop=True)
-    found.attrs["left_out"] = int((ns <= 0).sum())
-    return found
+    ops.attrs["left_out"] = int((ns <= 0).sum())
+    return ops
 
 
 def distinct(rows: pd.DataFrame) -> pd.DataFrame:
     """Return each operation once: ``KEY``, mean ``ns``, median ``gap_ns`` (the later one of two), ``count`` of runs."""
     groups = rows.groupby(KEY, sort=False, dropna=False)
-    found = groups.agg(source=("source", "first"), ns=("ns", "mean"), gap_ns=("gap_ns", _middle), count=("ns", "size"))
-    return found.reset_index()
+    ops = groups.agg(source=("source", "first"), ns=("ns", "mean"), gap_ns=("gap_ns", _middle), count=("ns", "size"))
+    return ops.reset_index()
 
 
 def device_op(row: Any) -> DeviceOp:
@@ -88,8 +88,8 @@ def device_op(row: Any) -> DeviceOp:
     """
     text = row.attributes
     known = op_name(row.op)
-    found = {name: re.search(rf"'{name}': '(\d+)'", text) for name in ("ring_size", "num_links")}
-    size, links = (int(m[1]) if m else 0 for m in found.values())
+    numbers = {name: re.search(rf"'{name}': '(\d+)'", text) for name in ("ring_size", "num_links")}
+    size, links = (int(m[1]) if m else 0 for m in numbers.values())
     if not size and known and known.code == "all_gather" and row.inputs and row.outputs:
         size = row.outputs[0].numel // max(row.inputs[0].numel, 1)
     wires = Wires(size, links or 1, "Topology::Ring" in text)
@@ -119,21 +119,21 @@ def _arches(rows: pd.DataFrame, path: Path, arch: str | None) -> pd.Series:
     return named.map(ARCHES)
 
 
-def _tensors(rows: pd.DataFrame, which: str) -> list[tuple[Tensor_, ...]]:
+def _tensors(rows: pd.DataFrame, which: str) -> list[tuple[OpTensor, ...]]:
     names = [m[1] for column in rows.columns if (m := _TENSOR.match(column)) and m[1].startswith(which)]
     return [tuple(t for name in names if (t := tensor_of(row, name))) for row in rows.to_dict("records")]
 
 
-def tensor_of(row: dict[Hashable, str], name: str) -> Tensor_ | None:
+def tensor_of(row: dict[Hashable, str], name: str) -> OpTensor | None:
     """Return the tensor ``name`` (``INPUT_0``) of a row of a profiler's file, None if there is none."""
     sizes = [row.get(f"{name}_{axis}_PAD[LOGICAL]", row.get(f"{name}_{axis}", "")) for axis in "WZYX"]
-    found = [_SIZE.fullmatch(size.strip()) for size in sizes]
-    if not all(found):
+    matches = [_SIZE.fullmatch(size.strip()) for size in sizes]
+    if not all(matches):
         return None
-    shape = tuple(int(m[1]) for m in found)
+    shape = tuple(int(m[1]) for m in matches)
     dtype = row.get(f"{name}_DATATYPE", "")
     layout = row.get(f"{name}_LAYOUT", "")
-    return Tensor_(
+    return OpTensor(
         shape, DTYPES.get(dtype, dtype), row.get(f"{name}_MEMORY", ""), "TILE" if layout.startswith("TILE") else layout,
-        int(found[2][2] or found[2][1]),
+        int(matches[2][2] or matches[2][1]),
     )  # fmt: skip

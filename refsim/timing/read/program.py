@@ -25,29 +25,29 @@ _ACTIVATIONS = {"gelu", "silu", "relu", "gelu_", "silu_"}
 
 def programs(ops: list[Op]) -> list[Op]:
     """Return the ops in order, fused as described at the top of this file."""
-    found: list[Op] = []
+    merged: list[Op] = []
     cut_apart: list[Op] = []
     rings: set[int] = set()
     for op in (op for op in ops if _runs(op)):
-        together = (rule(found, op) for rule in FUSED if found)
+        together = (rule(merged, op) for rule in FUSED if merged)
         if made := next(filter(None, together), None):
-            found[-1:] = made
+            merged[-1:] = made
             if op.kind == "matmul":
                 slices = 1 if cut_apart else 2
                 cut_apart += [replace(op, kind="layout", name="slice", inputs=(op.output,), bytes=0)] * slices
             continue
-        last = found[-1] if found else None
-        found += cut_apart
+        last = merged[-1] if merged else None
+        merged += cut_apart
         cut_apart = []
         if op.kind == "sdpa" if op.ring < 0 else op.ring not in rings:  # attention starts
             rings.add(op.ring)
             if last is not None and last.kind == "layout" and last.name == "cat":
-                found.pop()
-            found.append(replace(op, kind="layout", name="create_heads", output=op.inputs[0], bytes=0))
+                merged.pop()
+            merged.append(replace(op, kind="layout", name="create_heads", output=op.inputs[0], bytes=0))
         if last is not None and last.kind == "sdpa" and op.kind != "sdpa":
-            found.append(replace(last, kind="layout", name="concat_heads", inputs=(last.output,), ring=-1, step=-1))
-        found.append(op if op.dtype != "fp32" or op.kind == "collective" else replace(op, dtype="bf16"))
-    return found
+            merged.append(replace(last, kind="layout", name="concat_heads", inputs=(last.output,), ring=-1, step=-1))
+        merged.append(op if op.dtype != "fp32" or op.kind == "collective" else replace(op, dtype="bf16"))
+    return merged
 
 
 def _runs(op: Op) -> bool:
@@ -56,48 +56,48 @@ def _runs(op: Op) -> bool:
     return not (op.dtype.startswith("int") or small or (op.kind == "layout" and _is_weights_or_nothing(op)))
 
 
-def _weight_of_norm(found: list[Op], op: Op) -> list[Op] | None:
+def _weight_of_norm(before: list[Op], op: Op) -> list[Op] | None:
     """Take scale and shift into the norm before."""
-    last = found[-1]
+    last = before[-1]
     by_rows = op.name in ("mul", "add") and any(math.prod(s) == s[-1] for s in op.inputs)
     return [last] if by_rows and last.kind == "norm" and last.output == op.output else None
 
 
-def _bias(found: list[Op], op: Op) -> list[Op] | None:
+def _bias(before: list[Op], op: Op) -> list[Op] | None:
     """Take a bias behind a reduce-scatter into the matmul before that."""
-    last = found[-1]
+    last = before[-1]
     return [last] if op.name == "add" and last.name == "reduce_scatter" and len(op.inputs[0]) == 1 else None
 
 
-def _activation(found: list[Op], op: Op) -> list[Op] | None:
+def _activation(before: list[Op], op: Op) -> list[Op] | None:
     """Take an activation into the matmul before."""
-    last = found[-1]
-    follows = op.kind == "elementwise" and found[-1].output == op.output
+    last = before[-1]
+    follows = op.kind == "elementwise" and before[-1].output == op.output
     return [last] if follows and last.kind == "matmul" and op.name in _ACTIVATIONS else None
 
 
-def _gate(found: list[Op], op: Op) -> list[Op] | None:
+def _gate(before: list[Op], op: Op) -> list[Op] | None:
     """Make one of a product and a sum behind it."""
-    last = found[-1]
-    follows = op.kind == "elementwise" and found[-1].output == op.output
+    last = before[-1]
+    follows = op.kind == "elementwise" and before[-1].output == op.output
     if follows and op.name == "add" and last.name == "mul":
         return [replace(last, name="addcmul", inputs=(*last.inputs, op.output))]
     return None
 
 
-def _statistics(found: list[Op], op: Op) -> list[Op] | None:
+def _statistics(before: list[Op], op: Op) -> list[Op] | None:
     """Split a norm whose statistics are gathered (one or two numbers a row, or three a group of channels) in two."""
-    last = found[-1]
+    last = before[-1]
     if not (op.kind == "collective" and op.name == "all_gather" and op.inputs[0][-1] <= 3 and last.kind == "norm"):
         return None
     tile = replace(op, inputs=((*op.inputs[0][:-1], 32 * op.inputs[0][-1]),), bytes=32 * op.bytes)
-    over_both = [p.name for p in found[-3:-1]] == ["statistics", "all_gather"]
+    over_both = [p.name for p in before[-3:-1]] == ["statistics", "all_gather"]
     return [tile, last] if over_both else [replace(last, name="statistics"), tile, last]
 
 
-def _one_linear(found: list[Op], op: Op) -> list[Op] | None:
+def _one_linear(before: list[Op], op: Op) -> list[Op] | None:
     """Make one of two linears of the same few rows."""
-    last = found[-1]
+    last = before[-1]
     if not (
         op.kind == "matmul" == last.kind and last.inputs[0] == op.inputs[0] and last.inputs[1][1] == op.inputs[1][1]
     ):

@@ -104,18 +104,18 @@ def read(
                 gather_batch(device, result)
     buffers = sum(b.tensor.numel() * b.tensor.element_size() for b in device.buffers.all())
     noted = zip(device.ops, device.flow.reads, device.live, strict=True)
-    ops = [replace(op, reads=tuple(sorted(found)), live=live) for op, found, live in noted]
+    ops = [replace(op, reads=tuple(sorted(sources)), live=live) for op, sources, live in noted]
     return Reading(ops, weights.bytes_of.total(), buffers, recorder.peak_bytes, _bytes_of_block(weights), list(padded))
 
 
 def _bytes_of_block(weights: ShapeWeights) -> Counter[int]:
     """Return the bytes of each block's weights; blocks are numbered as built, whatever lists they are in."""
     numbers: dict[str, int] = {}
-    found: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
     for name, taken in weights.bytes_of.items():
         if block := _BLOCK.search(name):
-            found[numbers.setdefault(block[0], len(numbers))] += taken
-    return found
+            sizes[numbers.setdefault(block[0], len(numbers))] += taken
+    return sizes
 
 
 def _argument(device: ReadingDevice, shape: Shape, dims: Dims) -> Tensor:
@@ -145,10 +145,10 @@ def read_published(model: Published, size: Shape, options: RunOptions, *, batch:
     copies = []
     weights = short.weights_bytes
     done = 0
-    for (_, count), (_, kept) in zip(kinds.items(), few.items(), strict=True):
-        weights += (count - kept) * short.bytes_of_block[done + kept - 1]
-        copies += [blocks[done + min(i, kept - 1)] for i in range(count)]
-        done += kept
+    for (_, count), (_, recorded) in zip(kinds.items(), few.items(), strict=True):
+        weights += (count - recorded) * short.bytes_of_block[done + recorded - 1]
+        copies += [blocks[done + min(i, recorded - 1)] for i in range(count)]
+        done += recorded
     first = copies[0][0].id
     around = blocks.get(-1, [])
     before = [op for op in around if op.id < first]
@@ -158,12 +158,12 @@ def read_published(model: Published, size: Shape, options: RunOptions, *, batch:
 
 def _joined(before: list[Op], blocks: list[list[Op]], after: list[Op]) -> list[Op]:
     """Join parts to one program, renumbered."""
-    found: list[Op] = []
+    joined: list[Op] = []
     now: dict[int, int] = {}  # number in the short program -> number of its last copy
     rings = 0
     for index, part in enumerate((before, *blocks, after)):
         again = part is not before and part is not after and index > 1 and part is blocks[index - 2]
-        start = len(found)
+        start = len(joined)
         previous = part[0].id - len(part) if part else 0
         used = sorted({op.ring for op in part if op.ring >= 0})
         numbers = {op.id: start + i for i, op in enumerate(part)}
@@ -182,7 +182,7 @@ def _joined(before: list[Op], blocks: list[list[Op]], after: list[Op]) -> list[O
                     ring=used.index(op.ring) + rings if op.ring >= 0 else -1,
                 )
             )
-        found += copied
+        joined += copied
         now |= numbers
         rings += len(used)
-    return found
+    return joined

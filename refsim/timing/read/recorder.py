@@ -94,9 +94,9 @@ class Flow:
         self.reads[op] |= {w for w in self.writers(tensors) if w != op}
 
     def writes(self, ops: Iterable[int], tensors: Iterable[Tensor]) -> None:
-        found = frozenset(ops)
+        sources = frozenset(ops)
         for tensor in tensors:
-            self._wrote[_key(tensor)] = found
+            self._wrote[_key(tensor)] = sources
 
     def forget(self, key: int) -> None:
         self._wrote.pop(key, None)
@@ -142,7 +142,7 @@ class ReadingDevice(Device):
         ops: noted so far, without ``reads``, which ``flow`` has.
         regions: of those open, the number of the first op that may own what happens inside.
         moving: numbers of the collectives that are open.
-        held: bytes of activations that are in memory now.
+        live_bytes: bytes of activations that are in memory now.
         live: the most of them while an op was the last one noted, by number.
     """
 
@@ -153,7 +153,7 @@ class ReadingDevice(Device):
         self.flow = Flow()
         self.regions: list[int] = []
         self.moving: list[int] = []
-        self.held = 0
+        self.live_bytes = 0
         self.live: list[int] = []
         self._ring = -1
         self._rings = 0
@@ -171,7 +171,7 @@ class ReadingDevice(Device):
         more |= {"ring": self._ring, "id": number, "block": at.block, "module": self.current_module}
         self.ops.append(Op(kind, name, tuple(inputs), output, dtype, at.place, **more))
         self.flow.reads.append(set())
-        self.live.append(self.held)
+        self.live.append(self.live_bytes)
         return number
 
     @property
@@ -265,8 +265,8 @@ class ReadingDevice(Device):
         if op == "sdpa":
             return self.note("sdpa", op, shapes[:2], x, "bf16", step=step)
         if op == "linear":
-            lanes = sum(s[0] for s in shapes[1:])
-            return self.note("matmul", op, [x, (lanes, shapes[1][-1])], (*x[:-1], lanes), dtype)
+            width = sum(s[0] for s in shapes[1:])
+            return self.note("matmul", op, [x, (width, shapes[1][-1])], (*x[:-1], width), dtype)
         if op in ("conv2d", "conv3d"):  # of what has its borders already
             out, *kernel = shapes[1]
             rows = x[0] * math.prod(n - k + 1 for n, k in zip(x[2:], kernel[1:], strict=True))
@@ -318,17 +318,17 @@ class Recorder(TorchDispatchMode):
         size = tensor.untyped_storage().nbytes()
         self._holders[key] += 1
         if self._holders[key] == 1:
-            self._device.held += size
-            self.peak_bytes = max(self.peak_bytes, self._device.held)
+            self._device.live_bytes += size
+            self.peak_bytes = max(self.peak_bytes, self._device.live_bytes)
             if live := self._device.live:
-                live[-1] = max(live[-1], self._device.held)
+                live[-1] = max(live[-1], self._device.live_bytes)
         weakref.finalize(tensor, self._drop, key, size)
 
     def _drop(self, key: int, size: int) -> None:
         self._holders[key] -= 1
         if not self._holders[key]:
             del self._holders[key]
-            self._device.held -= size
+            self._device.live_bytes -= size
             self._device.flow.forget(key)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

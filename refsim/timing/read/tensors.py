@@ -15,7 +15,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True)
-class Tensor_:
+class OpTensor:
     """One operand or result on one device.
 
     Attributes:

@@ -78,37 +78,38 @@ class Node:
         return b"".join(parts + [_text(10, _attribute(*item)) for item in self.attributes.items()])
 
 
-def write(found: Estimate, folder: Path) -> None:
+def write(estimate: Estimate, folder: Path) -> None:
     """Write ``forward.RANK.et`` for every rank and ``comm_groups.json`` into ``folder``, which is made if need be."""
+    parallel = describe(estimate.parallel)
     about = {
-        "title": f"{found.model} {found.size} on {found.mesh}, {describe(found.parallel)}: one forward, predicted",
-        "forwards": f"{found.forwards} a step, {found.steps} steps",
+        "title": f"{estimate.model} {estimate.size} on {estimate.mesh}, {parallel}: one forward, predicted",
+        "forwards": f"{estimate.forwards_per_step} a step, {estimate.steps} steps",
     }
     head = _text(1, "0.0.4") + b"".join(_text(2, _attribute(*item)) for item in about.items())
     contents = {}
-    for rank in range(found.mesh.num_devices):
-        messages = [head, *(node.encoded() for node in nodes(found, rank))]
+    for rank in range(estimate.mesh.num_devices):
+        messages = [head, *(node.encoded() for node in nodes(estimate, rank))]
         contents[f"forward.{rank}.et"] = b"".join(_varint(len(message)) + message for message in messages)
-    numbers = {number: list(ranks) for ranks, number in _group_numbers(found).items()}
+    numbers = {number: list(ranks) for ranks, number in _group_numbers(estimate).items()}
     contents["comm_groups.json"] = json.dumps(numbers).encode()
     folder.mkdir(exist_ok=True)
     for file, content in contents.items():
         output.write(folder / file, content, "--chakra")
 
 
-def nodes(found: Estimate, rank: int) -> list[Node]:
+def nodes(estimate: Estimate, rank: int) -> list[Node]:
     """Return what a rank does in one forward; a node waits only for some before it.
 
     Raises:
         UserError: it has a collective that the schema does not know.
     """
-    return _Rank(found, rank).run()
+    return _Rank(estimate, rank).run()
 
 
-def _group_numbers(found: Estimate) -> dict[tuple[int, ...], str]:
+def _group_numbers(estimate: Estimate) -> dict[tuple[int, ...], str]:
     """Return the number of each group of ranks, which is how readers want its name."""
-    ranks = range(found.mesh.num_devices)
-    groups = [parallel_groups(found.mesh, found.parallel, rank).values() for rank in ranks]
+    ranks = range(estimate.mesh.num_devices)
+    groups = [parallel_groups(estimate.mesh, estimate.parallel, rank).values() for rank in ranks]
     every = sorted({group.ranks for of_rank in groups for group in of_rank})
     return {members: str(number) for number, members in enumerate(every, start=1)}
 
@@ -116,16 +117,16 @@ def _group_numbers(found: Estimate) -> dict[tuple[int, ...], str]:
 class _Rank:
     """One rank's trace under way; ``last`` are the nodes that the next program waits for."""
 
-    def __init__(self, found: Estimate, rank: int) -> None:
-        self._found = found
-        self._groups = parallel_groups(found.mesh, found.parallel, rank)
-        self._numbers = _group_numbers(found)
+    def __init__(self, estimate: Estimate, rank: int) -> None:
+        self._estimate = estimate
+        self._groups = parallel_groups(estimate.mesh, estimate.parallel, rank)
+        self._numbers = _group_numbers(estimate)
         self._nodes: list[Node] = []
         self._last: list[int] = []
         self._tag = 0
 
     def run(self) -> list[Node]:
-        spans = list(self._found.timeline.spans)
+        spans = list(self._estimate.timeline.spans)
         while spans:
             s = spans.pop(0)
             if s.name == "ring_attention":
@@ -146,8 +147,8 @@ class _Rank:
         op = s.op
         group = self._groups[s.op.group]
         launched = self._last
-        slow = self._found.timeline.slow
-        messages = self._found.machine.fabric(op).messages(op.bytes)
+        slow = self._estimate.timeline.slow
+        messages = self._estimate.machine.fabric(op).messages(op.bytes)
         came: dict[int, list[int]] = {}  # shard -> the receives that brought it
         there: dict[int, float] = {}  # shard -> when all of it is there
         links: dict[tuple[int, int], tuple[float, list[int]]] = {}  # node type, neighbour -> free from when, after what
@@ -204,11 +205,11 @@ class _Rank:
 
 def _varint(value: int) -> bytes:
     """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def _number(field: int, value: int) -> bytes:

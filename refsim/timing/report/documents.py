@@ -26,13 +26,13 @@ class CriticalPath:
     by_kind: dict[str, float]
 
     @classmethod
-    def of(cls, found: Estimate, reading: Reading) -> CriticalPath:
+    def of(cls, estimate: Estimate, reading: Reading) -> CriticalPath:
         """Return the critical path of the denoising loop, without the gathering of weights."""
-        path = critical_path(programs(reading.ops), reading.ops, found.machine)
-        overlapped = found.at_power_limit(path.ns)
-        forwards = found.forwards * found.steps / 1e9
-        by_kind = {kind: ns * forwards * overlapped / path.ns for kind, ns in path.by_kind.items()}
-        return cls(overlapped * forwards, path.chain_ns * found.timeline.beyond * forwards, by_kind)
+        path = critical_path(programs(reading.ops), reading.ops, estimate.machine)
+        overlapped = estimate.at_power_limit(path.ns)
+        count = estimate.forwards_per_step * estimate.steps / 1e9
+        by_kind = {kind: ns * count * overlapped / path.ns for kind, ns in path.by_kind.items()}
+        return cls(overlapped * count, path.chain_ns * estimate.timeline.beyond * count, by_kind)
 
 
 @dataclass
@@ -80,10 +80,10 @@ class DoesNotFit(Document):
     seconds: None = None
 
     @classmethod
-    def of(cls, found: Estimate) -> DoesNotFit:
+    def of(cls, estimate: Estimate) -> DoesNotFit:
         """Leave the seconds out of a prediction."""
-        row = found.row()
-        return cls(row.model, row.size, row.mesh, row.parallel, row.topology, found.mesh.links, row.memory_gb)
+        row = estimate.row()
+        return cls(row.model, row.size, row.mesh, row.parallel, row.topology, estimate.mesh.links, row.memory_gb)
 
 
 @dataclass(kw_only=True)

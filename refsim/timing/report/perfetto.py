@@ -6,7 +6,7 @@
     device 1    fabric                              | block 0 / attn: ring_attention |<--'   to the neighbours
                 memory    weights, buffers of the collectives, activations
 
-One device stands for all in the prediction, so all devices' lanes are alike.
+One device stands for all in the prediction, so all devices' tracks are alike.
 """
 
 from __future__ import annotations
@@ -25,32 +25,34 @@ from refsim.timing.read.reading import Reading
 from refsim.timing.read.recorder import Op
 from refsim.timing.read.tensors import BYTES
 
-_LANES = {"compute": 0, "fabric": 1}
+_TRACKS = {"compute": 0, "fabric": 1}
 
 
-def write(found: Estimate, reading: Reading, path: Path) -> None:
+def write(estimate: Estimate, reading: Reading, path: Path) -> None:
     """Write the trace of one forward that an estimate was made of."""
-    trace_events(found, reading).write(path)
+    trace_events(estimate, reading).write(path)
 
 
-def trace_events(found: Estimate, reading: Reading) -> TraceEvents:
-    title = f"{found.model} {found.size} on {found.mesh}, {describe(found.parallel)}: one forward, predicted"
-    trace = TraceEvents(title, calibration=found.row().calibration)
+def trace_events(estimate: Estimate, reading: Reading) -> TraceEvents:
+    title = (
+        f"{estimate.model} {estimate.size} on {estimate.mesh}, {describe(estimate.parallel)}: one forward, predicted"
+    )
+    trace = TraceEvents(title, calibration=estimate.row().calibration)
     trace.process(HOST, "host, predicted")
-    spans = [s for s in found.timeline.spans if s.op is not None]
+    spans = [s for s in estimate.timeline.spans if s.op is not None]
     for s in (s for s in spans if s.kind == "host"):
         trace.span(f"launch of {name(s)}", s.kind, (HOST, 0), s.start / 1000, s.end / 1000, {})
-    levels = list(_levels(found, reading))
-    for rank in range(found.mesh.num_devices):
-        row, column = found.mesh.coord(rank)
-        trace.process(rank, f"device {rank} ({row},{column}), predicted", _LANES)
-        groups = parallel_groups(found.mesh, found.parallel, rank)
+    levels = list(_levels(estimate, reading))
+    for rank in range(estimate.mesh.num_devices):
+        row, column = estimate.mesh.coord(rank)
+        trace.process(rank, f"device {rank} ({row},{column}), predicted", _TRACKS)
+        groups = parallel_groups(estimate.mesh, estimate.parallel, rank)
         for s in (s for s in spans if s.kind != "host"):
-            place = rank, _LANES[s.lane]
+            place = rank, _TRACKS[s.resource]
             trace.span(name(s), s.kind, place, s.start / 1000, s.end / 1000, _arguments(s))
-            if s.lane == "fabric":
+            if s.resource == "fabric":
                 ranks = groups[s.op.group].ranks
-                topology = topology_of(s.op, found.execution.topology)
+                topology = topology_of(s.op, estimate.execution.topology)
                 for other in neighbours(ranks, ranks.index(rank), topology):
                     trace.arrow(s.name, (place, s.start / 1000), ((other, place[1]), s.end / 1000))
         for at, value in levels:
@@ -77,26 +79,26 @@ def read_bytes(op: Op) -> int:
 
 def _arguments(s: Span) -> dict[str, Any]:
     op = s.op
-    found: dict[str, Any] = {"op": op.name, "shapes": op.inputs, "output": op.output, "dtype": op.dtype}
-    found |= {"bytes": read_bytes(op), "bound": s.bound}
+    arguments: dict[str, Any] = {"op": op.name, "shapes": op.inputs, "output": op.output, "dtype": op.dtype}
+    arguments |= {"bytes": read_bytes(op), "bound": s.bound}
     if op.kind == "collective":
-        found |= {"group": op.group, "axis": op.axis, "topology": op.topology and op.topology.value}
-    return found
+        arguments |= {"group": op.group, "axis": op.axis, "topology": op.topology and op.topology.value}
+    return arguments
 
 
-def _levels(found: Estimate, reading: Reading) -> Iterator[tuple[float, float]]:
+def _levels(estimate: Estimate, reading: Reading) -> Iterator[tuple[float, float]]:
     """Yield (ns, bytes of a device) where memory changes; ops that are no program of their own count with the next."""
-    always = found.memory.weights + found.memory.buffers
-    held = 0
+    always = estimate.memory.weights + estimate.memory.buffers
+    live = 0
     last = -1.0
-    starts = {s.op.id: s.start for s in reversed(found.timeline.spans) if s.op is not None and s.op.id >= 0}
+    starts = {s.op.id: s.start for s in reversed(estimate.timeline.spans) if s.op is not None and s.op.id >= 0}
     final = max(starts, default=-1)
     for op in reading.ops:
-        held = max(held, op.live)
+        live = max(live, op.live)
         if op.id in starts:
             if op.id == final:
-                held = max([held, *(o.live for o in reading.ops[op.id :])])
-            if always + held != last:
-                last = always + held
+                live = max([live, *(o.live for o in reading.ops[op.id :])])
+            if always + live != last:
+                last = always + live
                 yield starts[op.id], last
-            held = 0
+            live = 0

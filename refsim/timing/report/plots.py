@@ -60,18 +60,18 @@ def systems(rows: dict[str, list[System]], path: Path) -> None:
     """
     most = max(map(len, rows.values()))
     figure, axes = _figure(-(-len(rows) // 2), 2, 5.4, 0.2 * most + 1.3)
-    for axis, (name, found) in zip(axes.flat, rows.items(), strict=False):
-        places = list(range(len(found)))
-        expected = [r.expected for r in found]
-        desired = [r.desired for r in found]
+    for axis, (name, of_model) in zip(axes.flat, rows.items(), strict=False):
+        places = list(range(len(of_model)))
+        expected = [r.expected for r in of_model]
+        desired = [r.desired for r in of_model]
         axis.hlines(places, desired, expected, color="grey", linewidth=1.5)
         axis.plot(desired, places, "s", color="C1", markersize=5, label="denoising, desired (roofline)")
         axis.plot(expected, places, "o", color="C0", markersize=6, label="denoising, expected")
-        if whole := [(*r.whole, i) for i, r in enumerate(found) if r.whole]:
+        if whole := [(*r.whole, i) for i, r in enumerate(of_model) if r.whole]:
             ours, theirs, at = zip(*whole, strict=True)
             axis.plot(ours, at, "D", color="C0", fillstyle="none", markersize=6, label="as published was run, expected")
             axis.plot(theirs, at, "kD", markersize=4, label="published")
-        axis.set_yticks(places, [r.name for r in found], fontsize=7)
+        axis.set_yticks(places, [r.name for r in of_model], fontsize=7)
         axis.set_ylim(most - 0.5, -0.7)
         axis.set(xscale="log", xlabel="s", title=name)
         _log(axis.xaxis)

@@ -97,7 +97,7 @@ def _run(known: Figure, progress: Callable[[str], None]) -> Run:
 
 def wirings(progress: Callable[[str], None] = lambda text: None) -> list[Compared]:
     """Return all published comparisons of two wirings or two configurations of one mesh."""
-    found = []
+    compared = []
     for pair in (each for each in measured() if isinstance(each, Pair)):
         progress(f"{pair.model} {pair.size} on {pair.mesh}, {pair.first.value} and {pair.second.value}")
         on = get_mesh(pair.mesh)
@@ -110,21 +110,21 @@ def wirings(progress: Callable[[str], None] = lambda text: None) -> list[Compare
             seconds.append(e.total_seconds if pair.of == "pipeline" else e.seconds)
             names.append(f"{pair.mesh} {text} {topology.value}")
         ratio = seconds[0] / seconds[1]
-        found.append(Compared(pair.model, pair.size, names[0], names[1], pair.ratio, ratio, pair.source))
-    return found
+        compared.append(Compared(pair.model, pair.size, names[0], names[1], pair.ratio, ratio, pair.source))
+    return compared
 
 
 def systems(known: Iterable[Run]) -> list[Compared]:
     """Return every two figures of a model at a size, the slower one first."""
-    found = []
+    compared = []
     for (model, size), group in itertools.groupby(sorted(known, key=_kind), key=_kind):
         for a, b in itertools.combinations(sorted(group, key=lambda run: -run.measured), 2):
             if a.measured != b.measured:
                 first, second = (f"{run.mesh} {run.parallel}" for run in (a, b))
                 measured = a.measured / b.measured
                 predicted = a.predicted / b.predicted
-                found.append(Compared(model, size, first, second, measured, predicted, "both figures"))
-    return found
+                compared.append(Compared(model, size, first, second, measured, predicted, "both figures"))
+    return compared
 
 
 def _kind(run: Run) -> tuple[str, str]:
@@ -162,7 +162,7 @@ def document(known: list[Run], compared: list[Compared], more: list[Run] | None 
     """Return everything: figures, systems, wirings, tau by model, and sums by chip."""
     pairs = systems(known)
     by_model = {model: [c for c in pairs if c.model == model] for model in dict.fromkeys(c.model for c in pairs)}
-    taus = {model: tau(found) for model, found in by_model.items()}
+    taus = {model: tau(of_model) for model, of_model in by_model.items()}
     units = {"measured": "s, or a ratio", "predicted": "s, or a ratio"}
     others = more or []
     return Ranking(units, known, _chips(known), others, _chips(others), taus, pairs, compared)
@@ -189,7 +189,7 @@ _RATIOS = ("geometric_mean", "least", "most")
 
 def markdown(known: list[Run], compared: list[Compared], more: list[Run] | None = None) -> str:
     """Return the tables."""
-    found = document(known, compared)
+    ranking = document(known, compared)
     lines = [
         "# Order and size of published differences\n",
         "Predicted beside published by others; nothing is fitted on them but the host's seconds of a picture "
@@ -201,8 +201,8 @@ def markdown(known: list[Run], compared: list[Compared], more: list[Run] | None 
         "\n## Systems of one model\n",
         as_markdown(
             (
-                (model, f"{value:+.2f}", sum(c.model == model for c in found.systems))
-                for model, value in found.kendall_tau.items()
+                (model, f"{value:+.2f}", sum(c.model == model for c in ranking.systems))
+                for model, value in ranking.kendall_tau.items()
             ),
             ("model", "Kendall's tau", "pairs"),
         ),

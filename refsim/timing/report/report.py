@@ -65,11 +65,11 @@ def write(out: Path, ttnn_memory: Path, progress: Progress = lambda text: None) 
         for mesh, texts in SYSTEMS.items():
             for text in (text for text in texts if parse_parallel(text, get_mesh(mesh)).cfg <= branches):
                 progress(f"{model} {size} on {mesh}, {text}")
-                found = _try(model, size, get_mesh(mesh), text)
-                rows.append((mesh, text, found))
-                if not isinstance(found, str) and found[0].memory.fits:
+                outcome = _try(model, size, get_mesh(mesh), text)
+                rows.append((mesh, text, outcome))
+                if not isinstance(outcome, str) and outcome[0].memory.fits:
                     known = figures().get((model, size, mesh, text))
-                    e = found[0]
+                    e = outcome[0]
                     whole = (estimates.as_published(known).seconds_of(known), known.seconds) if known else None
                     bar = plots.System(f"{mesh} {text}", e.seconds, e.desired_seconds, whole)
                     bars.setdefault(f"{model} {size}", []).append(bar)
@@ -115,11 +115,11 @@ def _try(model: str, size: str, mesh: MeshSpec, text: str) -> tuple[Estimate, fl
         known = published()[model]
         parallel = parse_parallel(text, mesh)
         reading = read_published(known, known.sizes[size], RunOptions(mesh, parallel, dtype="bf16"), batch=parallel.cfg)
-        found = estimates.estimate(model, mesh, parallel, size=size, reading=reading)
+        estimate = estimates.estimate(model, mesh, parallel, size=size, reading=reading)
     except RefsimError as error:
         return error.with_flags
-    path = critical_path(programs(reading.ops), reading.ops, found.machine)
-    return found, found.at_power_limit(path.ns) / 1e9 * found.forwards * found.steps
+    path = critical_path(programs(reading.ops), reading.ops, estimate.machine)
+    return estimate, estimate.at_power_limit(path.ns) / 1e9 * estimate.forwards_per_step * estimate.steps
 
 
 def _table(model: str, size: str, rows: list[tuple[str, str, tuple[Estimate, float] | str]]) -> str:
@@ -133,20 +133,20 @@ def _table(model: str, size: str, rows: list[tuple[str, str, tuple[Estimate, flo
         "of denoising in which only the fabric works. Published times: [published.md](published.md).\n",
     ]
     lines: list[tuple[object, ...]] = []
-    for mesh, parallel, found in rows:
+    for mesh, parallel, outcome in rows:
         system = get_mesh(mesh).system
-        if isinstance(found, str):
-            lines.append((system, parallel, f"cannot run: {found}"))
+        if isinstance(outcome, str):
+            lines.append((system, parallel, f"cannot run: {outcome}"))
             continue
-        e, overlapped = found
+        e, overlapped = outcome
         m = e.memory
-        held = f"{m.total / 1e9:.1f}{' fsdp' if m.fsdp else ''}{'' if m.fits else ' DOES NOT FIT'}"
+        memory = f"{m.total / 1e9:.1f}{' fsdp' if m.fsdp else ''}{'' if m.fits else ' DOES NOT FIT'}"
         beside = "-" if m.fsdp else f"{overlapped:.2f}"
         lines.append(
             (
                 *(system, estimates.describe(e.parallel), f"{e.total_seconds:.2f}", f"{e.seconds:.2f}", beside),
                 *(f"{e.desired_seconds:.2f}", f"{e.seconds / e.desired_seconds:.1f}", e.bound),
-                *(f"{e.timeline.exposed_ns / e.timeline.ns:.0%}", held),
+                *(f"{e.timeline.exposed_ns / e.timeline.ns:.0%}", memory),
             )
         )
     return "\n".join([*text, as_markdown(lines, _SYSTEMS)]) + "\n"
@@ -227,10 +227,10 @@ def _scaling(out: Path, progress: Progress) -> None:
         smallest = None
         for mesh in meshes:
             progress(f"{model} {size} on {mesh.name}")
-            found = plans.plan(model, mesh, size=size, only=plans.Only(attention="ring"))
+            candidates = plans.plan(model, mesh, size=size, only=plans.Only(attention="ring"))
             mark = f"{mesh.system}**" if mesh in SIMULATED else mesh.system
             label = (f"{model} {size}", mesh.num_devices, f"{'**' * (mesh in SIMULATED)}{mark}")
-            best = found[0]
+            best = candidates[0]
             if best.reason:
                 rows.append((*label, f"cannot run: {best.reason}"))
                 continue

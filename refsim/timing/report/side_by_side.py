@@ -60,13 +60,13 @@ def side_by_side(reference: Iterable[Ran], ttnn: Iterable[Ran], gap_ns: float, t
 
 
 def _grouped(programs: Iterable[Ran]) -> dict[str, Group]:
-    found: dict[str, Group] = defaultdict(dict)
+    groups: dict[str, Group] = defaultdict(dict)
     for ran in programs:
-        group = found["matmul" if ran.kind == "conv" else ran.kind]
+        group = groups["matmul" if ran.kind == "conv" else ran.kind]
         label = described(ran)
         count, ns = group.get(label, (0, 0.0))
         group[label] = count + ran.count, ns + ran.count * ran.ns
-    return found
+    return groups
 
 
 def _row(kind: str, reference: Group, ttnn: Group, seconds: float) -> OpClass:

@@ -13,7 +13,7 @@ from parity.mutation import coverage as report
 from parity.mutation.source import Statement, statements
 from refsim.base.errors import UserError
 from refsim.cli.app import app, mount
-from refsim.models.registry import own
+from refsim.models.registry import builtin
 from tests.json_output import loads
 
 SOURCE = '''"""Words."""
@@ -86,7 +86,7 @@ def test_models_that_every_run_refuses_are_known_by_their_spec():
     files = report.timing_only()
     assert {"refsim/models/outline.py", "refsim/models/mochi/config.py", "refsim/models/mochi/spec.py"} <= files
     assert all((tree.ROOT / file).is_file() for file in files)
-    timing_only = [spec.name for spec in own() if spec.timing_only]
+    timing_only = [spec.name for spec in builtin() if spec.timing_only]
     assert {file.split("/")[2] for file in files} == {"outline.py", *timing_only}
 
 

@@ -52,7 +52,7 @@ def test_a_signal_on_the_way_in(module, sent, times, code):
 @pytest.fixture
 def temporary(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(scratch, "_held", {})
+    monkeypatch.setattr(scratch, "_folders", {})
     return tmp_path
 
 

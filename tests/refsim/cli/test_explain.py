@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.cli.app import app
-from refsim.cli.commands.explain_layout import layout
+from refsim.cli.commands.explain_layout import layout_of
 from refsim.cli.commands.explain_svg import svg
 from tests.json_output import loads
 
@@ -58,13 +58,13 @@ def test_bytes_per_step_follow_the_collective(large):
     ],
 )
 def test_the_order_of_a_ring_and_of_a_line(mesh, parallel, member, shards):
-    found = layout(RunOptions.of(mesh=mesh, parallel=parallel))
+    found = layout_of(RunOptions.of(mesh=mesh, parallel=parallel))
     assert [step["shards"] for step in found.ring[member]["steps"]] == shards
     assert found.ring[member]["steps"][0]["from"] == []
 
 
 def test_who_sends_is_the_neighbour():
-    found = layout(RunOptions.of(mesh="t3k", parallel="sp4@1_tp2@0"))
+    found = layout_of(RunOptions.of(mesh="t3k", parallel="sp4@1_tp2@0"))
     assert [step["from"] for step in found.ring[1]["steps"]] == [[], [0, 2], [2]]
 
 
@@ -76,7 +76,7 @@ def test_the_picture_has_every_device_and_every_hop(tmp_path):
     assert all(f"rank {rank} " in words for rank in range(8))
     arrows = [p for p in root.iter(f"{SVG}path") if p.get("marker-end")]
     assert len(arrows) == 2 * 4  # two rings of four hops
-    line = ET.fromstring(svg(layout(RunOptions.of(mesh="t3k", parallel="sp4@1_tp2@0"))))
+    line = ET.fromstring(svg(layout_of(RunOptions.of(mesh="t3k", parallel="sp4@1_tp2@0"))))
     assert len([p for p in line.iter(f"{SVG}path") if p.get("marker-end")]) == 2 * 6  # three hops both ways
 
 
@@ -86,4 +86,4 @@ def test_one_device_and_no_ring():
 
 def test_a_configuration_that_does_not_fit_is_one_sentence():
     with pytest.raises(UserError, match="would work"):
-        layout(RunOptions.of(mesh="t3k", parallel="sp3"))
+        layout_of(RunOptions.of(mesh="t3k", parallel="sp3"))

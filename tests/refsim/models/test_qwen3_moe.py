@@ -61,7 +61,7 @@ def test_hidden_states_logits_and_cache(target, folder):
         expected = target(words, output_hidden_states=True)
     whole = model.hidden(words, keep=KEEP)
     kept = torch.cat([expected.hidden_states[index + 1] for index in KEEP], -1)
-    assert relative_rmse(whole.kept, kept) <= 5e-6
+    assert relative_rmse(whole.layers, kept) <= 5e-6
     cache = model.new_cache()
     parts = [model.hidden(part, cache, KEEP) for part in words.split([11, 1, 8], 1)]
     assert relative_rmse(torch.cat([part.last for part in parts], 1), whole.last) <= 5e-6

@@ -15,7 +15,7 @@ from refsim.models.spec import ModelSpec, Published, resolve
 from tests.refsim.helpers import assert_one_sentence
 
 ROOT = Path(__file__).resolve().parents[3]
-SPECS = registry.own()
+SPECS = registry.builtin()
 TOY = {"name": "toy", "class_names": ("Toy",), "kind": "transformer", "model": "toy:Toy", "config": "toy:Config"}
 
 

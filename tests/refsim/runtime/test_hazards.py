@@ -9,7 +9,7 @@ from refsim.base.errors import RankFailure
 from refsim.base.mesh import get_mesh
 from refsim.base.options import RunOptions
 from refsim.cli import process
-from refsim.files.folder import Found
+from refsim.files.folder import ModelFolder
 from refsim.runtime.buffers import DeviceBuffer
 from refsim.runtime.launch import Result, execute
 from refsim.runtime.watch.hazards import Hazard, UseLog, find
@@ -188,7 +188,9 @@ def test_the_command_line_prints_hazards_and_exits_1(found, monkeypatch, capsys,
     hazards = [Hazard("write-after-write", f"rank {i}'s send and so on.", "k", i) for i in range(found)]
     answer = Result([{"digests": ["a", "a"]}], {"sample": torch.ones(1)}, {}, [], hazards=hazards)
     monkeypatch.setattr("refsim.runtime.launch.warm_up", lambda: None)
-    monkeypatch.setattr("refsim.cli.commands.run._look_at", lambda folder, variant: (Found(folder, {}, ""), False))
+    monkeypatch.setattr(
+        "refsim.cli.commands.run._look_at", lambda folder, variant: (ModelFolder(folder, {}, ""), False)
+    )
     monkeypatch.setattr("refsim.api.run", lambda *args, **options: answer)
     words = [
         "run",

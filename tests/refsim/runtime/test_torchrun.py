@@ -109,7 +109,7 @@ def test_a_peer_on_another_host_is_known_by_the_transfer(hosts):
 def test_the_board_leaves_no_file(tmp_path, monkeypatch, comes):
     """Whether every rank has opened it, or the first one ends, by whatever thread, before the second has."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(scratch, "_held", {})
+    monkeypatch.setattr(scratch, "_folders", {})
     monkeypatch.setattr(os, "_exit", lambda code: None)
     store, fds = HashStore(), []
     for rank in range(1 + comes):

@@ -14,12 +14,12 @@ from refsim.timing.fit.measured import Measured
 from refsim.timing.predict import ranges
 from refsim.timing.read.device_op import DeviceOp, Wires
 from refsim.timing.read.op_names import KINDS
-from refsim.timing.read.tensors import Tensor_
+from refsim.timing.read.tensors import OpTensor
 
-X = Tensor_((1, 1, 2048, 1024), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", 2048)
+X = OpTensor((1, 1, 2048, 1024), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", 2048)
 
 
-def op(name: str, *inputs: Tensor_, out: Tensor_ = X, **options) -> DeviceOp:
+def op(name: str, *inputs: OpTensor, out: OpTensor = X, **options) -> DeviceOp:
     return DeviceOp(name, "wormhole_b0", 64, "HiFi2", inputs or (X,), (out,), **options)
 
 

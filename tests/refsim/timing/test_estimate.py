@@ -94,7 +94,7 @@ def test_time_adds_up_and_stays_above_the_roofline(sd35):
     assert sum(ran.count * ran.ns for ran in t.programs) + gaps == pytest.approx(t.ns, rel=1e-6)
     assert gaps == pytest.approx(len(t.programs) * sd35.machine.params.gap_ns)
     assert t.ns > t.ideal_ns
-    spans = [s for s in t.spans if s.lane == "compute"]
+    spans = [s for s in t.spans if s.resource == "compute"]
     assert all(a.end <= b.start + 1e-3 for a, b in pairwise(spans)), "one device, one program"
 
 
@@ -140,7 +140,7 @@ def test_ring_attention_hides_its_gather(sd35):
         o for o in programs(reading.ops) if o.ring >= 0 and o.stage == "block 0" and o.kind in ("sdpa", "collective")
     ]
     line = replay.replay(ops, machine)
-    gather = sum(s.end - s.start for s in line.spans if s.lane == "fabric")
+    gather = sum(s.end - s.start for s in line.spans if s.resource == "fabric")
     sdpa = sum(s.end - s.start for s in line.spans if s.kind == "sdpa")
     assert max(gather, sdpa) <= line.ns < gather + sdpa
 

@@ -23,7 +23,7 @@ from refsim.timing.read.device_op import Wires
 from refsim.timing.read.program import programs
 from refsim.timing.read.reading import read_published
 from refsim.timing.read.recorder import Op
-from refsim.timing.read.tensors import Tensor_
+from refsim.timing.read.tensors import OpTensor
 from refsim.timing.read.tt_blocks import as_blocks
 from refsim.timing.report import ranking
 
@@ -149,7 +149,7 @@ def test_features_that_every_device_holds_are_normed_without_statistics():
 
 def test_gathered_keys_are_no_prompt():
     """Ring attention without a prompt: ttnn leaves out the empty tensors, and the buffers come fourth and fifth."""
-    q = Tensor_((1, 10, 4096, 128), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", 4096)
+    q = OpTensor((1, 10, 4096, 128), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", 4096)
     keys, prompt = replace(q, shape=(1, 10, 8 * 4096, 128)), replace(q, shape=(1, 10, 512, 128))
     op = SimpleNamespace(wires=Wires(8, 2, ring=True), inputs=(q, q, q, keys, keys))
     assert device_ops._joint_rows(op) == 0

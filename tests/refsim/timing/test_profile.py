@@ -17,13 +17,13 @@ from refsim.timing.cost.device_ops import price
 from refsim.timing.cost.matmul import tile_cycles
 from refsim.timing.read import op_names, profile
 from refsim.timing.read.device_op import DeviceOp, Wires
-from refsim.timing.read.tensors import Tensor_
+from refsim.timing.read.tensors import OpTensor
 from tests.json_output import loads
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no measured traces at {TRACES}")
-X = Tensor_((1, 1, 2048, 1024), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", 2048)
-W = Tensor_((1, 1, 1024, 1024), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", 1024)
+X = OpTensor((1, 1, 2048, 1024), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", 2048)
+W = OpTensor((1, 1, 1024, 1024), "bf16", "DEV_0_DRAM_INTERLEAVED", "TILE", 1024)
 ON_100 = "program_config: (in0_block_w=4;out_subblock_h=1;out_subblock_w=4;per_core_M={};per_core_N={};fuse_batch={})"
 
 
@@ -107,7 +107,7 @@ def test_errors_by_class_by_time_and_by_device(tmp_path: Path) -> None:
     assert found.worst[0]["op"] == "Transpose"
 
 
-def product(x: Tensor_, w: Tensor_, attributes: str = "", **more: Any) -> float:
+def product(x: OpTensor, w: OpTensor, attributes: str = "", **more: Any) -> float:
     out = replace(x, shape=(1, max(x.shape[1], w.shape[1]), x.shape[2], w.shape[3]))
     return price(DeviceOp("Matmul", "blackhole", 100, "HiFi2", (x, w), (out,), attributes, **more)).ns
 
@@ -155,7 +155,7 @@ def test_fidelity_counts_in_batched_products_too() -> None:
 
 
 def attention(name: str, text: str = "", size: int = 1, width: int = 128, heads: int = 8) -> float:
-    q, v = (Tensor_((1, heads, 4096, w), "bf16", X.memory, "TILE", 4096) for w in (width, 128))
+    q, v = (OpTensor((1, heads, 4096, w), "bf16", X.memory, "TILE", 4096) for w in (width, 128))
     chunks = "q_chunk_size=128;k_chunk_size=256"
     return price(DeviceOp(name, "blackhole", 110, "HiFi2", (q, q, v), (v,), chunks + text, Wires(size, 8))).ns
 

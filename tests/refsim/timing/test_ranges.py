@@ -39,7 +39,7 @@ KEPT = {
 @pytest.fixture
 def kept(monkeypatch):
     ranges.get_spread.cache_clear()
-    monkeypatch.setattr(ranges, "_kept", lambda: KEPT)
+    monkeypatch.setattr(ranges, "_stored", lambda: KEPT)
     yield
     ranges.get_spread.cache_clear()
 
@@ -97,7 +97,7 @@ def test_what_was_fitted_on_counts_only_where_too_little_else_is_left():
 
 def test_stored_pipelines_are_the_published_ones():
     """Else ``python -m refsim.timing.fit.spread`` has not been run since a figure was added."""
-    kept = json.loads(ranges.KEPT.read_text())
+    kept = json.loads(ranges.SPREADS.read_text())
     rows = kept["pipelines"]
     stored = {(r["model"], r["size"], r["mesh"], r["parallel"]): (r["published"], r["arch"]) for r in rows}
     assert stored == {key: (f.seconds, get_mesh(key[2]).arch) for key, f in registry.figures().items()}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from refsim.base import processes, scratch
+from refsim.base.access import refuse_unreadable
 from refsim.base.errors import UserError
-from refsim.base.given import refuse_unreadable
 from tt_impl.harness.reports import index
 
 

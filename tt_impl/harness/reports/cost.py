@@ -15,7 +15,7 @@ from refsim.timing.cost.device_ops import Unpriced, price
 from refsim.timing.cost.fitted import get_params
 from refsim.timing.predict.ranges import get_spread
 from refsim.timing.read.device_op import DeviceOp, Wires
-from refsim.timing.read.tensors import Tensor_
+from refsim.timing.read.tensors import OpTensor
 from tt_impl.harness.reports.prediction import Prediction
 from tt_impl.harness.reports.schedule import schedule
 from tt_impl.harness.watch.meter import Launch, Meter
@@ -98,11 +98,11 @@ def _wires(launch: Launch, mesh: dict[str, Any]) -> tuple[Wires, list[str]]:
     return Wires(size, int(links), ring, mesh["grid"] in _GALAXY_GRIDS), assumed
 
 
-def _tensor(operand: Operand) -> Tensor_:
+def _tensor(operand: Operand) -> OpTensor:
     if operand.dtype not in _DTYPES:
         raise Unpriced(f"dtype {operand.dtype}")
     memory = f"DEV_0_{operand.memory}"
-    return Tensor_(operand.padded, _DTYPES[operand.dtype], memory, operand.layout, operand.logical[2])
+    return OpTensor(operand.padded, _DTYPES[operand.dtype], memory, operand.layout, operand.logical[2])
 
 
 def summary(session: Session, predictions: list[Prediction]) -> dict[str, Any]:

@@ -38,10 +38,10 @@ from tt_impl.parallel.vocab import VocabArgmax
 
 @dataclass(frozen=True)
 class Hidden:
-    """``last`` (1, 1, N, D) after the final norm; ``kept``, the same after each of the layers asked for, before it."""
+    """``last`` (1, 1, N, D) after the final norm; ``layers``, the same after each layer asked for, before the norm."""
 
     last: ttnn.Tensor
-    kept: list[ttnn.Tensor]
+    layers: list[ttnn.Tensor]
 
 
 class Qwen3MoeDecoderLayer:
