@@ -104,7 +104,7 @@ def test_the_forgotten_sum_of_the_first_page(tmp_path):
     said = " ".join(done.stdout.replace(f"{ROOT}/", "").replace(f"{tmp_path}/", "").split())
     for shown in (
         "assert tensor(0.4729) > 0.999",
-        page[page.index("examples/test_forgotten_sum.py:25") :].split(" ```")[0],
+        page[page.index("examples/test_forgotten_sum.py:27") :].split(" ```")[0],
     ):
         assert shown in said, done.stdout
     assert " ".join(command) in page
