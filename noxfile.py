@@ -3,8 +3,8 @@
 them, ``nox -s chaos`` disturbs runs in two hundred ways, ``nox -s soak`` runs two thousand jobs on the same ranks and
 sees that nothing grows, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s reports`` makes the tables of
 predicted time, ``nox -s web`` opens the page of results in chromium, ``nox -s kernels`` runs the TT-Lang kernels on
-their simulator, ``nox -s ttnn`` is the device backend on ttnn's mock meshes (needs python3.12; an interpreter that is
-missing is an error), ``nox -s ttnn-faults`` mistakes put into it, ``nox -s ttnn-previous`` the same mock with the
+their simulator, ``nox -s ttnn`` tests the device backend on ttnn's mock meshes (needs python3.12; an interpreter that is
+missing is an error), ``nox -s ttnn-parity`` judges it against refsim, ``nox -s ttnn-faults`` mistakes put into it, ``nox -s ttnn-previous`` the same mock with the
 version of ttnn before, ``nox -s upstream`` runs tt-metal's own tests there,
 ``nox -s bench`` measures ring attention and Ulysses beside other libraries', ``nox -s mutation`` and
 ``nox -s mutation-ttnn`` change the source in hundreds of small ways and see that a parity case notices, ``nox -s
@@ -28,14 +28,16 @@ VERSIONS = ("-c", "constraints.txt")
 PEERS = ("ring-attention-pytorch==0.5.20", "yunchang==0.6.4")
 """Other libraries' sequence parallelism, beside that of torch and diffusers."""
 
-PATIENT = {"OMP_WAIT_POLICY": "passive"}
+PATIENT = {"OMP_WAIT_POLICY": "passive", "PYTHONDONTWRITEBYTECODE": ""}
 """For tests that run two at a time: torch's threads sleep while they wait. By default they spin, and two processes with
-as many threads as there are cores take most of each other's time. Results do not depend on it."""
+as many threads as there are cores take most of each other's time. And the many processes that tests start compile the
+project once, whatever the environment says. Results do not depend on either."""
 
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "parity", "faults", "kernels", "tests", "web", "ttnn", "ttnn-faults", "ttnn-previous"]
+nox.options.sessions = ["lint", "parity", "faults", "kernels", "tests", "web"]
+nox.options.sessions += ["ttnn", "ttnn-parity", "ttnn-faults", "ttnn-previous"]
 
 
 MEMORY = (
@@ -50,8 +52,8 @@ PREVIOUS_TTNN = "0.80.0"
 """The version published before the one in pyproject.toml: the mock serves both."""
 
 TTNN_TESTS = (
-    *("tests/tt_impl", "tests/harness", "tests/docs/test_ttnn_tests.py"),
-    "tests/docs/test_add_a_model.py::test_a_stranger_adds_its_counterpart",
+    *("tests/docs/test_ttnn_tests.py", "tests/docs/test_add_a_model.py::test_a_stranger_adds_its_counterpart"),
+    *("tests/harness", "tests/tt_impl"),
 )
 """Of the documents those that go through ttnn; session `tests` follows the others."""
 
@@ -247,12 +249,21 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python="3.12")
 def ttnn(session: nox.Session) -> None:
-    """Judge the device backend: real ttnn on meshes without hardware, against refsim."""
+    """Test the device backend and the mock: real ttnn on meshes without hardware."""
     session.install(*VERSIONS, "-e", ".[ttnn,dev]")
-    session.run("pytest", "-n", "2", "--dist", "loadfile", *TTNN_TESTS, *session.posargs, env=PATIENT)
+    session.run(
+        "pytest", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", *TTNN_TESTS, *session.posargs, env=PATIENT
+    )
     for model, mesh, parallel in MEMORY:
         session.run("refsim", "memory", model, "--mesh", mesh, "--parallel", parallel)
-    session.run("refsim", "parity", "run", "--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")
+
+
+@nox.session(name="ttnn-parity", python="3.12")
+def ttnn_parity(session: nox.Session) -> None:
+    """Judge the device backend against refsim: the smoke suite on ttnn's mock meshes."""
+    session.install(*VERSIONS, "-e", ".[ttnn,dev]")
+    suite = ("--backend", "ttnn-mock", "--suite", "smoke", "--out", "out/parity-ttnn")
+    session.run("refsim", "parity", "run", *suite, *session.posargs)
 
 
 @nox.session(name="ttnn-previous", python="3.12")
