@@ -1,14 +1,14 @@
-"""Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format, lint and types,
-``nox -s docs`` makes a site of the documents, ``nox -s faults`` puts known mistakes in and sees that the gate catches
-them, ``nox -s chaos`` disturbs runs in two hundred ways, ``nox -s soak`` runs two thousand jobs on the same ranks and
-sees that nothing grows, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s reports`` makes the tables of
-predicted time, ``nox -s web`` opens the page of results in chromium, ``nox -s kernels`` runs the TT-Lang kernels on
-their simulator, ``nox -s ttnn`` tests the device backend on ttnn's mock meshes (needs python3.12; an interpreter that is
-missing is an error), ``nox -s ttnn-parity`` judges it against refsim, ``nox -s ttnn-faults`` mistakes put into it, ``nox -s ttnn-previous`` the same mock with the
-version of ttnn before, ``nox -s upstream`` runs tt-metal's own tests there,
-``nox -s bench`` measures ring attention and Ulysses beside other libraries', ``nox -s mutation`` and
-``nox -s mutation-ttnn`` change the source in hundreds of small ways and see that a parity case notices, ``nox -s
-packages`` installs the wheel with every Python there is, as a stranger would."""
+"""Sessions: ``nox -s parity`` is the main job, ``nox -s tests`` the test suite, ``nox -s lint`` format, lint and
+types, ``nox -s docs`` makes a site of the documents, ``nox -s faults`` puts known mistakes in and sees that the gate
+catches them, ``nox -s chaos`` disturbs runs in two hundred ways, ``nox -s soak`` runs two thousand jobs on the same
+ranks and sees that nothing grows, ``nox -s fuzz`` tries thousands of wrong inputs, ``nox -s reports`` makes the
+tables of predicted time, ``nox -s web`` opens the page of results in chromium, ``nox -s kernels`` runs the TT-Lang
+kernels on their simulator, ``nox -s ttnn`` tests the device backend on ttnn's mock meshes (needs python3.12; an
+interpreter that is missing is an error), ``nox -s ttnn-parity`` judges it against refsim, ``nox -s ttnn-faults``
+mistakes put into it, ``nox -s ttnn-previous`` the same mock with the version of ttnn before, ``nox -s upstream``
+runs tt-metal's own tests there, ``nox -s bench`` measures ring attention and Ulysses beside other libraries', ``nox
+-s mutation`` and ``nox -s mutation-ttnn`` change the source in hundreds of small ways and see that a parity case
+notices, ``nox -s packages`` installs the wheel with every Python there is, as a stranger would."""
 
 import shutil
 import subprocess
