@@ -29,7 +29,7 @@ from refsim.ccl.exchange import exchange
 from refsim.files.keys import Beside, Document
 from refsim.runtime import launch
 from refsim.runtime.device import Device
-from refsim.runtime.memory import check_fits
+from refsim.runtime.host_memory import check_fits
 
 WAYS = ("gloo", "shared", "copy")
 TIMES = 20

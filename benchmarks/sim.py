@@ -33,8 +33,8 @@ from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec
 from refsim.base.options import RunOptions
 from refsim.files.keys import Beside, Document
+from refsim.runtime.host_memory import check_fits
 from refsim.runtime.launch import Result
-from refsim.runtime.memory import check_fits
 from refsim.runtime.ranks.pool import ForkServer
 
 SCHEMES = ("ring", "ulysses")

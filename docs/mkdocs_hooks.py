@@ -94,7 +94,7 @@ def _commands() -> str:
 
 
 def _json() -> str:
-    from refsim.cli.schemas import markdown
+    from refsim.cli.result_schemas import markdown
 
     return markdown()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from refsim.cli.schemas import result_of
+from refsim.cli.result_schemas import result_of
 
 
 @cache

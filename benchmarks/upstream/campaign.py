@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.upstream import jobs, page, seed
 from parity.measure.machine import git
-from refsim.runtime.memory import total_bytes
+from refsim.runtime.host_memory import total_bytes
 
 COMMIT = "622c6fb9"
 STEPS = ("unit", "tt-dit", "bugs", "report")

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim.runtime.memory import available_bytes
+from refsim.runtime.host_memory import available_bytes
 
 if TYPE_CHECKING:
     from parity.cases import Case

@@ -16,7 +16,7 @@ from parity.run.cpu import CpuRunner
 from parity.run.suite import Asked, run_cases
 from refsim.base.errors import UserError
 from refsim.files.output import check_target
-from refsim.runtime.watch import perfetto
+from refsim.runtime.watch import measured_trace
 
 
 class Traced(CpuRunner):
@@ -47,5 +47,5 @@ def run_one(case_id: str, backend: str, seed: int, out: Path | None, trace: Path
     runner: Any = Traced() if backend == "cpu" else make_runner(backend)
     done = run_cases([case], runner, Asked("full", case_id, backend, seed), out)
     if trace is not None and runner.trace:
-        perfetto.write(runner.trace, trace, f"{case_id}, seed {seed}")
+        measured_trace.write(runner.trace, trace, f"{case_id}, seed {seed}")
     return done

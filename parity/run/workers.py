@@ -30,7 +30,7 @@ from parity.run.case import Job, Progress
 from parity.run.worker import read_record
 from refsim.base import processes, scratch
 from refsim.base.errors import RefsimError, UserError
-from refsim.runtime.memory import available_bytes
+from refsim.runtime.host_memory import available_bytes
 from refsim.runtime.ranks import messages
 
 ORACLES = (

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from refsim.api.answer import check_answer
 from refsim.api.inputs import as_file
+from refsim.api.refuse_nan import check_answer
 from refsim.api.validate import check_attention_tensors, refuse_uneven_heads
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, get_mesh

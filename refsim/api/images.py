@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim.api.answer import check_answer
 from refsim.api.inputs import as_file, asked_variant
+from refsim.api.refuse_nan import check_answer
 from refsim.base.config import parse_parallel
 from refsim.base.errors import UserError
 from refsim.base.finite import check_tensors
@@ -30,7 +30,7 @@ from refsim.pipelines.request import PipelineRequest, read_index
 from refsim.pipelines.transformer import digest
 from refsim.runtime import launch
 from refsim.runtime.device import Device
-from refsim.runtime.memory import check_fits
+from refsim.runtime.host_memory import check_fits
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,8 +9,8 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from refsim.api.answer import check_answer
 from refsim.api.inputs import as_file, asked_variant
+from refsim.api.refuse_nan import check_answer
 from refsim.api.validate import check_run
 from refsim.base.options import RunOptions, as_options
 from refsim.files import output

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from refsim.api.answer import origin
 from refsim.api.inputs import as_file, asked_variant
+from refsim.api.refuse_nan import origin
 from refsim.api.validate import check_weights_fit
 from refsim.base.access import refuse_unreadable
 from refsim.base.errors import NotFiniteError, UserError, first_line
@@ -163,7 +163,7 @@ def _result(result: launch.Result, alone: launch.Result | None) -> TextResult:
 def _check_margins(result: launch.Result | None, options: RunOptions, *, drafted: bool) -> None:
     """Raise ``NotFiniteError`` if a token was picked among logits that are not finite: ids cannot show it.
 
-    As for tensors (:func:`refsim.api.answer.check_answer`) not where a mistake was planted.
+    As for tensors (:func:`refsim.api.refuse_nan.check_answer`) not where a mistake was planted.
     """
     if result is None or options.fault:
         return

@@ -22,7 +22,7 @@ from refsim.parallel.cfg import check_batch
 from refsim.parallel.ulysses import cannot_split_heads
 from refsim.runtime import launch
 from refsim.runtime.device import Device
-from refsim.runtime.memory import check_fits
+from refsim.runtime.host_memory import check_fits
 
 _WHOLE_NUMBERS = ("input_ids", "attention_mask")
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

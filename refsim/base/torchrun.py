@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
             args.rdzv_conf = "store_type=file"
             args.rdzv_endpoint = os.path.join(folder, "rendezvous")
             args.local_addr = _LOOPBACK
-            # so that rank 0 opens the store, see refsim.runtime.ranks.torchrun; the agent would on every interface
+            # so that rank 0 opens the store, see refsim.runtime.ranks.joined; the agent would on every interface
             os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         try:
             run(args)

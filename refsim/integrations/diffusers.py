@@ -96,7 +96,7 @@ def _check(transformer: Any) -> None:
 
 
 def _device(parallel: str, mesh: str | MeshSpec | None, ring_order: RingOrder, timeout_s: float) -> Device:
-    from refsim.runtime.ranks import torchrun
+    from refsim.runtime.ranks import joined
 
     size = int(os.environ["WORLD_SIZE"])
     spec = get_mesh(mesh) if mesh is not None else MeshSpec(f"1x{size}", "torchrun", "wormhole_b0", (1, size), (0, 1))
@@ -110,7 +110,7 @@ def _device(parallel: str, mesh: str | MeshSpec | None, ring_order: RingOrder, t
         raise UserError(f"{str(e).partition(';')[0]}; refsim.parallelize takes {', '.join(_works(spec))} here.") from e
     if config.sp != size:
         raise UserError(f"'{parallel}' is {config}; refsim.parallelize is sequence parallel, such as ring{size}.")
-    host = torchrun.join()
+    host = joined.join()
     transport = GlooTransport(timeout_s)
     options = RunOptions(spec, config, ring_order=ring_order, timeout_s=timeout_s, detect_hazards=False)
     return Device(options, transport.rank, transport, board=host.board if host else None)

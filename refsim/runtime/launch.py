@@ -111,10 +111,10 @@ def shut_down() -> None:
 
     A rank of torchrun's only says that it ends by itself.
     """
-    if "refsim.runtime.ranks.torchrun" in sys.modules:
-        from refsim.runtime.ranks import torchrun
+    if "refsim.runtime.ranks.joined" in sys.modules:
+        from refsim.runtime.ranks import joined
 
-        torchrun.leave()
+        joined.leave()
     if "refsim.runtime.ranks.pool" in sys.modules:
         from refsim.runtime.ranks.pool import ForkServer
 
@@ -184,7 +184,7 @@ def execute(
 def _as_torchrun_rank(job: Job, mesh: MeshSpec) -> tuple[dict[str, Any], dict[str, Tensor]]:
     import torch
 
-    from refsim.runtime.ranks import torchrun
+    from refsim.runtime.ranks import joined
     from refsim.runtime.ranks.worker import run_job
 
     world_size = int(os.environ["WORLD_SIZE"])
@@ -196,5 +196,5 @@ def _as_torchrun_rank(job: Job, mesh: MeshSpec) -> tuple[dict[str, Any], dict[st
     if not torch.distributed.is_initialized():
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, cpus // int(os.environ.get("LOCAL_WORLD_SIZE", world_size))))
-    host = torchrun.join()
+    host = joined.join()
     return run_job(job, None) if host is None else host.run(job)

@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file
 
 from refsim.base.errors import RankFailure
-from refsim.runtime.memory import LIMIT_VARIABLE
+from refsim.runtime.host_memory import LIMIT_VARIABLE
 from tests.chaos.cases import ON_RANKS, Disturbance
 from tests.chaos.leaks import MARK, Watch, marked, wait_until
 from tests.chaos.workload import MESHES, Files, Workload

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from parity.measure.thresholds import CALIBRATION
 from refsim.base.errors import UserError
 from refsim.cli.app import app, mount
-from refsim.cli.schemas import RESULTS, schema_of
+from refsim.cli.result_schemas import RESULTS, schema_of
 from refsim.files.keys import Loose
 from refsim.files.tables import as_csv
 from tests.json_output import loads

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from refsim.base.options import RunOptions
-from refsim.runtime import memory
+from refsim.runtime import host_memory
 from refsim.runtime.launch import execute
 from refsim.runtime.ranks import pool as pools
 from tests.chaos.workload import Files
@@ -29,7 +29,7 @@ KB_A_RUN = 1.0
 
 def held(pid: int) -> int:
     """Memory of a process that is no file's; an error where nobody tells, since zeros would be flat."""
-    found = memory.private_bytes(pid)
+    found = host_memory.private_bytes(pid)
     if found is None:
         raise RuntimeError(f"/proc says nothing of process {pid}, so nothing can be measured")
     return found

@@ -28,7 +28,7 @@ def perf(
     ),
 ) -> None:
     """Write tables and plots: expected, desired and published time per system, model and configuration."""
-    from refsim.timing.report.report import write
+    from refsim.timing.report.perf_report import write
 
     check_folder(out, "--out")
     write(out, ttnn_memory, progress=say)
@@ -37,7 +37,7 @@ def perf(
 @report.command()
 def ranking(out: Tables = Path("reports/perf")) -> None:
     """Write whether published pipelines and wirings are predicted in the right order, and how far apart."""
-    from refsim.timing.report.report import write_ranking
+    from refsim.timing.report.perf_report import write_ranking
 
     check_folder(out, "--out")
     write_ranking(out, progress=say)

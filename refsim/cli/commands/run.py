@@ -292,9 +292,9 @@ def _run_model(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
     if result is None:
         return
     if asked.trace is not None:
-        from refsim.runtime.watch import perfetto
+        from refsim.runtime.watch import measured_trace
 
-        perfetto.write(result.trace, asked.trace, _title(asked, options))
+        measured_trace.write(result.trace, asked.trace, _title(asked, options))
     summary = Forward(
         **_summary(asked, options, result.tensors, result.transport),
         ranks=options.mesh.num_devices,

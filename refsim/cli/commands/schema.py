@@ -17,15 +17,15 @@ def schema(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of the reference.")] = False,
 ) -> None:
     """Print the JSON Schema of what a command prints with --json."""
-    from refsim.cli import schemas
+    from refsim.cli import result_schemas
 
     if markdown:
-        typer.echo(schemas.markdown(), nl=False)
+        typer.echo(result_schemas.markdown(), nl=False)
         return
     words = " ".join(command or ())
     if not words:
-        typer.echo("\n".join(schemas.RESULTS))
-    elif words in schemas.RESULTS:
-        typer.echo(json.dumps(schemas.schema_of(words), indent=2))
+        typer.echo("\n".join(result_schemas.RESULTS))
+    elif words in result_schemas.RESULTS:
+        typer.echo(json.dumps(result_schemas.schema_of(words), indent=2))
     else:
-        raise UserError(f"'{words}' prints no JSON; choose one of {', '.join(schemas.RESULTS)}.")
+        raise UserError(f"'{words}' prints no JSON; choose one of {', '.join(result_schemas.RESULTS)}.")

@@ -18,8 +18,8 @@ from refsim.cli.commands import time_ttnn
 from refsim.files import output, tables
 
 if TYPE_CHECKING:
+    from refsim.timing.predict.device_memory import TtnnMemory
     from refsim.timing.predict.estimate import Estimate
-    from refsim.timing.predict.memory import TtnnMemory
     from refsim.timing.read.reading import Reading, Shape
     from refsim.timing.report.documents import Time
 
@@ -124,8 +124,8 @@ def _predict(context: typer.Context, weights: str) -> tuple[Estimate, Reading, S
     from refsim.models.figures import Execution
     from refsim.models.registry import find, latent
     from refsim.timing.cost.fitted import read_calibration
+    from refsim.timing.predict.device_memory import check_ttnn, read_ttnn
     from refsim.timing.predict.estimate import estimate
-    from refsim.timing.predict.memory import check_ttnn, read_ttnn
     from refsim.timing.read.reading import read_published
 
     params = context.params
@@ -161,10 +161,10 @@ def _check_targets(trace: Path | None, chakra: Path | None) -> None:
 
 def _write_traces(predicted: Estimate, reading: Reading, trace: Path | None, chakra: Path | None) -> None:
     from refsim.timing.report import chakra as chakra_traces
-    from refsim.timing.report import perfetto
+    from refsim.timing.report import predicted_trace
 
     if trace is not None:
-        perfetto.write(predicted, reading, trace)
+        predicted_trace.write(predicted, reading, trace)
     if chakra is not None:
         chakra_traces.write(predicted, chakra)
 

@@ -20,7 +20,7 @@ from refsim.base import processes, scratch
 from refsim.base.access import check_descriptors
 from refsim.base.errors import RankFailure
 from refsim.base.jobs import Job
-from refsim.runtime import memory
+from refsim.runtime import host_memory
 from refsim.runtime.ranks import messages
 from refsim.runtime.ranks.diagnosis import Findings, diagnose, divergence, is_decided
 from refsim.runtime.watch.activity import Activity, Kind
@@ -179,7 +179,7 @@ class Pool:
         """
         if not self.alive:
             raise RankFailure("this pool of ranks was ended by an earlier failure", rank=-1)
-        self._limit = memory.rank_limit_bytes()
+        self._limit = host_memory.rank_limit_bytes()
         started = time.monotonic()
         for rank in range(self.world_size):
             self.board.set(rank, Activity(Kind.TAKING, "the job"))
@@ -308,13 +308,13 @@ class Pool:
 
     def _too_big(self, silent: set[int]) -> tuple[int, int, str] | None:
         """Return the working rank that holds most, if it is over the limit set or the machine is about to run out."""
-        available = memory.available_bytes()
-        scarce = available is not None and available < memory.RESERVE_BYTES
+        available = host_memory.available_bytes()
+        scarce = available is not None and available < host_memory.RESERVE_BYTES
         if not silent or not (scarce or self._limit):
             return None
-        used, rank = max((memory.private_bytes(self._pids[rank]) or 0, rank) for rank in silent)
+        used, rank = max((host_memory.private_bytes(self._pids[rank]) or 0, rank) for rank in silent)
         if self._limit is not None and used > self._limit:
-            return rank, used, f"of memory, more than {memory.LIMIT_VARIABLE}={self._limit / 1e9:g},"
+            return rank, used, f"of memory, more than {host_memory.LIMIT_VARIABLE}={self._limit / 1e9:g},"
         if scarce:
             return rank, used, f"of memory when the machine had {available / 1e9:.1f} GB left"
         return None

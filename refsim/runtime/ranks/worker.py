@@ -23,7 +23,7 @@ from torch import Tensor
 
 from refsim.base.jobs import Job, failure, injected, named
 from refsim.base.padded import noting
-from refsim.runtime import bfloat16, memory
+from refsim.runtime import bfloat16, host_memory
 from refsim.runtime.device import Device
 from refsim.runtime.ranks import messages
 from refsim.runtime.transports import pages, world
@@ -110,7 +110,7 @@ def _to_rank_0(transport: Transport, value: Any) -> list[Any]:
 def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, threads: int) -> None:
     """Run the main loop of a forked rank: find the other ranks, then answer jobs until the launcher hangs up."""
     torch.set_num_threads(threads)
-    memory.keep_freed()
+    host_memory.keep_freed()
     world.forked = rank
     with contextlib.suppress(EOFError, ConnectionError):  # the launcher is gone, and nobody is left to be told
         board.set(rank, Activity(Kind.JOINING, "the other ranks"))

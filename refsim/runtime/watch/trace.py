@@ -14,7 +14,7 @@ from torch import Tensor
 
 from refsim.files import output
 from refsim.runtime.group import Group
-from refsim.runtime.memory import own_private_bytes
+from refsim.runtime.host_memory import own_private_bytes
 from refsim.runtime.watch.activity import Activity
 
 

@@ -14,7 +14,7 @@ from refsim.models.registry import find, latent, spec_of
 from refsim.timing.cost import power
 from refsim.timing.cost.fitted import Calibration, get_params
 from refsim.timing.predict import loops, ranges, replay, stages
-from refsim.timing.predict.memory import Memory, MemoryGb, memory
+from refsim.timing.predict.device_memory import Memory, MemoryGb, memory
 from refsim.timing.read.program import programs
 from refsim.timing.read.reading import Reading, read_published
 from refsim.timing.read.tensors import BYTES

@@ -31,7 +31,7 @@ from refsim.timing.predict.estimate import Estimate, describe
 from refsim.timing.predict.replay import Span
 from refsim.timing.read.recorder import Op
 from refsim.timing.read.tensors import BYTES
-from refsim.timing.report.perfetto import name, read_bytes
+from refsim.timing.report.predicted_trace import name, read_bytes
 
 COMP = 4
 SEND = 5

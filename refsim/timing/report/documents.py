@@ -9,8 +9,8 @@ from refsim.base.padded import Padded
 from refsim.files.keys import Document, Key, Sometimes
 from refsim.timing.predict.advice import Layer
 from refsim.timing.predict.critical import critical_path
+from refsim.timing.predict.device_memory import MemoryGb
 from refsim.timing.predict.estimate import Estimate, Predicted
-from refsim.timing.predict.memory import MemoryGb
 from refsim.timing.predict.plan import Candidate
 from refsim.timing.read.program import programs
 from refsim.timing.read.reading import Reading

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from refsim import cli
 from refsim.cli import process
 from refsim.runtime import launch
-from refsim.runtime.watch import perfetto
+from refsim.runtime.watch import measured_trace
 from tests.json_output import loads
 from tests.refsim import trace_form
 from tests.refsim.helpers import relative_rmse
@@ -81,7 +81,7 @@ def test_run_writes_sample_guided_and_trace(files):
     assert all(wanted <= e.keys() for e in events)
     assert {e["rank"] for e in events} == set(range(8))
     assert sum(e["bytes"] for e in events if e["op"] == "send") == sum(summary["bytes_by_collective"].values())
-    _check_measured(trace_form.read(perfetto.trace_events(events, "tiny").text()))
+    _check_measured(trace_form.read(measured_trace.trace_events(events, "tiny").text()))
 
 
 def _check_measured(document):

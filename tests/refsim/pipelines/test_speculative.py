@@ -17,7 +17,7 @@ from refsim.base.options import RunOptions
 from refsim.cli.app import app
 from refsim.pipelines import speculative
 from refsim.pipelines.speculative import DFlashDrafter, greedy, load, matching_prefix, speculate
-from refsim.runtime import memory
+from refsim.runtime import host_memory
 from refsim.runtime.device import Device
 from tests.json_output import loads
 from tests.refsim.tiny.dflash import BLOCK, KEEP, greedy_tokens, make_drafter, make_target, save_drafter, train
@@ -169,7 +169,7 @@ def test_requests_that_do_not_fit(pair, changed, said):
 
 def test_weights_that_the_machine_cannot_hold_converted(pair, monkeypatch):
     """Refused with the figure before a rank is started; views of the file's pages take no memory of their own."""
-    monkeypatch.setattr(memory, "total_bytes", lambda: 100_000)
+    monkeypatch.setattr(host_memory, "total_bytes", lambda: 100_000)
     request = TextRequest(pair.draft, max_new_tokens=1)
     with pytest.raises(UserError, match=r"decoding on 2 rank\(s\) in bf16 .* weights [\d.]+ GB.*, or a mesh that cuts"):
         generate_text(pair.target, [[1]], request, mesh="n300", parallel="tp2", dtype="bf16")

@@ -16,7 +16,7 @@ from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.pipelines.hosts.base import Sizes
 from refsim.pipelines.request import PipelineRequest
-from refsim.runtime import launch, memory
+from refsim.runtime import host_memory, launch
 from tests.refsim.helpers import assert_one_sentence
 from tests.refsim.tiny.sd3_pipeline import make_pipeline as make_sd3
 from tests.refsim.tiny.wan_pipeline import make_pipeline as make_wan
@@ -55,7 +55,7 @@ def test_a_request_that_no_machine_holds(folder, monkeypatch, changes, named):
 
 def test_weights_that_the_machine_cannot_hold_converted(folder, monkeypatch):
     """A model alone is refused as well; of the dtype of the file its weights are views, and what is next is checked."""
-    monkeypatch.setattr(memory, "total_bytes", lambda: 10_000)
+    monkeypatch.setattr(host_memory, "total_bytes", lambda: 10_000)
     where = {"mesh": "n300", "parallel": "sp2"}
     with pytest.raises(UserError, match=r"on 2 rank\(s\) in bf16 .* weights [\d.]+ GB.*machine has") as caught:
         run(folder / "transformer", inputs={}, dtype="bf16", **where)
@@ -65,12 +65,12 @@ def test_weights_that_the_machine_cannot_hold_converted(folder, monkeypatch):
 
 
 def test_what_fits_is_let_pass(monkeypatch):
-    monkeypatch.setattr(memory, "total_bytes", lambda: 10**9)
-    memory.check_fits("a run", {"a": 10**9}, instead="choose less")
+    monkeypatch.setattr(host_memory, "total_bytes", lambda: 10**9)
+    host_memory.check_fits("a run", {"a": 10**9}, instead="choose less")
     with pytest.raises(UserError, match=r"a run takes 1\.1 GB at least \(a 1\.0 GB, b 0\.1 GB\), .* has 1\.0 GB"):
-        memory.check_fits("a run", {"a": 10**9, "b": 10**8}, instead="choose less")
-    monkeypatch.setattr(memory, "total_bytes", lambda: None)
-    memory.check_fits("a run", {"a": 10**30}, instead="choose less")
+        host_memory.check_fits("a run", {"a": 10**9, "b": 10**8}, instead="choose less")
+    monkeypatch.setattr(host_memory, "total_bytes", lambda: None)
+    host_memory.check_fits("a run", {"a": 10**30}, instead="choose less")
 
 
 def test_the_least_that_a_run_takes():
@@ -80,7 +80,7 @@ def test_the_least_that_a_run_takes():
         "pixels": 3 * 2 * 2 * 32 * 64 * 2,
         "attention of the prompt": 4 * 100 * 2,
     }
-    assert memory.total_bytes() is None or memory.total_bytes() > 2**28
+    assert host_memory.total_bytes() is None or host_memory.total_bytes() > 2**28
 
 
 def test_memory_is_asked_for_by_the_ranks_that_are_here(monkeypatch):

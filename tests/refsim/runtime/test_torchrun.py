@@ -15,8 +15,8 @@ from torch.distributed import HashStore
 
 from refsim.base import scratch
 from refsim.base.errors import CommError, RankFailure
-from refsim.runtime.ranks import torchrun as torchrun_ranks
-from refsim.runtime.ranks.torchrun import Host, process_state
+from refsim.runtime.ranks import joined as torchrun_ranks
+from refsim.runtime.ranks.joined import Host, process_state
 from refsim.runtime.watch.activity import Activity, Kind
 from tests.tree import ROOT
 

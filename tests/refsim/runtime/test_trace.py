@@ -7,7 +7,7 @@ import torch
 
 from refsim.base.mesh import Topology
 from refsim.runtime.group import Group
-from refsim.runtime.watch import perfetto
+from refsim.runtime.watch import measured_trace
 from refsim.runtime.watch.activity import Activity, Kind
 from refsim.runtime.watch.trace import Trace, write_jsonl
 from tests.refsim.helpers import run
@@ -73,5 +73,5 @@ def test_a_receive_belongs_to_the_send_of_its_channel():
 
     sends = [event(0, "send", 1, channel, step) for channel, step in ((1, 7), (0, 8), (1, 9))]
     recvs = [event(1, "recv", 0, channel, step) for channel, step in ((0, 8), (1, 7), (1, 9))]
-    found = list(perfetto.transfers([*sends, *recvs, event(1, "sdpa", None, None, 0)]))
+    found = list(measured_trace.transfers([*sends, *recvs, event(1, "sdpa", None, None, 0)]))
     assert [(a["step"], b["step"]) for a, b in found] == [(8, 8), (7, 7), (9, 9)]

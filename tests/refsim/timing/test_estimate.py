@@ -327,11 +327,11 @@ def test_pixels_that_do_not_fit(capsys, command, words, says):
 
 def test_plots_are_the_same_bytes_twice(tmp_path):
     pytest.importorskip("matplotlib")
-    from refsim.timing.report import report
+    from refsim.timing.report import perf_report
 
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        report._sweeps(tmp_path / name)
+        perf_report._sweeps(tmp_path / name)
     assert (tmp_path / "a" / "hiding.svg").read_bytes() == (tmp_path / "b" / "hiding.svg").read_bytes()
     assert (tmp_path / "a" / "ring.md").read_bytes() == (tmp_path / "b" / "ring.md").read_bytes()
 
@@ -339,11 +339,11 @@ def test_plots_are_the_same_bytes_twice(tmp_path):
 @pytest.mark.parametrize("name", ["ring.md", "hiding.svg"])
 def test_a_report_is_written_through_no_link(tmp_path, name):
     pytest.importorskip("matplotlib")
-    from refsim.timing.report import report
+    from refsim.timing.report import perf_report
 
     (tmp_path / "precious").write_bytes(b"mine")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).symlink_to(tmp_path / "precious")
     with pytest.raises(UserError, match=f"{name}' is a link"):
-        report._sweeps(tmp_path / "out")
+        perf_report._sweeps(tmp_path / "out")
     assert (tmp_path / "precious").read_bytes() == b"mine"

@@ -20,10 +20,10 @@ from refsim.timing.cost.fitted import get_params
 from refsim.timing.predict import plan as plans
 from refsim.timing.predict import replay, tt_dit
 from refsim.timing.predict.critical import critical_path
-from refsim.timing.predict.memory import memory, read_ttnn
+from refsim.timing.predict.device_memory import memory, read_ttnn
 from refsim.timing.read.program import programs
 from refsim.timing.read.reading import Op, read_published
-from refsim.timing.report import report
+from refsim.timing.report import perf_report
 from tests.json_output import loads
 
 TTNN = Path(__file__).resolve().parents[3] / "reports" / "ttnn_memory"
@@ -123,13 +123,13 @@ def test_scaling_above_100_says_what_the_smallest_system_spends_more_on():
 
     small = candidate("bh-qb", "sp2_tp2", "Linear", True, sdpa=10.0, matmul=3.0, collective=4.0)
     large = candidate("bh-loudbox", "cfg2_tp4", "Ring", False, sdpa=4.5, matmul=2.0)
-    found = report.above(small, large)
+    found = perf_report.above(small, large)
     assert "20.0 instead of 18.0 on sdpa (ring attention" in found and "matmul," not in found
     assert "8.0 instead of 0.0 on collective (weights do not fit" in found and "no Ring" in found
     alike = candidate("bh-loudbox", "sp2_tp4", "Linear", True, sdpa=5.0, matmul=1.5, collective=1.0)
-    assert report.above(small, alike).endswith("more device seconds: 8.0 instead of 4.0 on collective.")
+    assert perf_report.above(small, alike).endswith("more device seconds: 8.0 instead of 4.0 on collective.")
     small.estimate.timeline.throttling = 1.25
-    assert "power limit makes its step 1.25 times as long, that of this one 1.00" in report.above(small, alike)
+    assert "power limit makes its step 1.25 times as long, that of this one 1.00" in perf_report.above(small, alike)
 
 
 def test_limits_say_what_a_mesh_has_not():

@@ -22,8 +22,8 @@ from refsim.timing.cost.sdpa import SDPAConfig, sdpa
 from refsim.timing.predict import estimate as estimates
 from refsim.timing.predict import plan as plans
 from refsim.timing.predict.critical import critical_path
+from refsim.timing.predict.device_memory import memory, read_ttnn
 from refsim.timing.predict.estimate import Estimate
-from refsim.timing.predict.memory import memory, read_ttnn
 from refsim.timing.read.program import programs
 from refsim.timing.read.reading import read_published
 from refsim.timing.report import plots, ranking
