@@ -91,13 +91,24 @@ def check_choices(**chosen: tuple[str, tuple[str, ...]]) -> None:
             raise UserError(f"{name} '{value}' does not exist; choose one of {', '.join(choices)}.")
 
 
+def check_level(level: str) -> None:
+    """Raise ``UserError`` unless ``level`` exists and what it needs is installed."""
+    check_choices(level=(level, LEVELS))
+    if level == "exact":
+        _need_numba()
+
+
 def loops(name: str = "compiled") -> ModuleType:
     """Return a module of compiled loops of level ``exact``; ``UserError`` where numba is not installed."""
+    _need_numba()
+    return importlib.import_module(f"refsim.numerics.{name}")
+
+
+def _need_numba() -> None:
     if importlib.util.find_spec("numba") is None:
         raise UserError(
             "level exact needs numba, which is not installed; pip install 'refsim[numerics]' or take level fast."
         )
-    return importlib.import_module(f"refsim.numerics.{name}")
 
 
 def parts(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

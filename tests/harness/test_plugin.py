@@ -133,12 +133,21 @@ def test_what_was_not_run_is_told(tmp_path: Path) -> None:
 
 def test_golden_functions_on_request(tmp_path: Path) -> None:
     """They answer what has no rule or refuses an option, and such a pass is counted apart."""
-    ran = run_suite(tmp_path, "--ttnn-mock=n150", "--ttnn-mock-fallback", files=("test_values.py", "test_evidence.py"))
+    ran = run_suite(
+        tmp_path,
+        "--ttnn-mock=n150",
+        "--ttnn-mock-fallback",
+        "--ttnn-mock-numerics=fast",
+        files=("test_values.py", "test_evidence.py"),
+    )
     found = by_function(ran)
     assert found["test_golden_function"] == "fallback"
     assert ran.verdicts["test_golden_function"].fallbacks == {"ttnn.suite_golden": 1}
     assert found["test_missing_rule"] == "rule" and found["test_rule"] == "own"
     assert re.search(r"^ +1  passed with ttnn's golden functions.*circular", ran.out, re.MULTILINE)
+    assert ran.verdicts["test_rule"].numerics == {"level": "fast", "rounded": {}, "once": {"ttnn.suite_scaled": 1}}
+    told = r"^numerics fast: [1-9]\d* operations rounded as the kernels do, 2 of \d+ kinds rounded once: ttnn.suite_"
+    assert re.search(told, ran.out, re.MULTILINE)
 
 
 def test_a_timeout_of_pytest_timeout(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ refsim.cli                            alone imports what lies beside refsim (tt_
 tt_impl                               takes from refsim: base, files, what a model's folder says of itself, and the
                                       host's part of a pipeline (refsim.pipelines.request, hosts)
 refsim.pipelines.request, hosts       run no model: they take from refsim what tt_impl may take
-tt_impl.mock                          takes from the project: meshes, errors, temporary folders, and what every
-                                      kind of mesh needs (tt_impl.run.installed, run.cluster, trace); imported by
+tt_impl.mock                          takes from the project: meshes, errors, temporary folders, the device's
+                                      arithmetic (refsim.numerics), and what every kind of mesh needs
+                                      (tt_impl.run.installed, run.cluster, trace); imported by
                                       tt_impl.harness, and in ``tt_impl.run.backends.stand_in``;
-                                      its rooms: machine, storage < rules < calls < log
+                                      its rooms: machine, storage < rules < numerics < calls < log
 parity.*                              a room imports those before it in ``ROOMS``, of the kinds' in ``KINDS``; what
                                       parity has at its root are public names, and parity itself does without
 tt_impl.harness                       serves programs of others: it takes from tt_impl the mock and what the mock may
@@ -46,14 +47,15 @@ LENT = re.compile(
 PRICED = re.compile(r"refsim\.(timing|runtime\.(watch\.hazards|delays))(\.|$)")
 HOST = re.compile(r"refsim\.pipelines\.(request|hosts)(\.|$)")
 LEAVES = ("run.cluster", "run.installed", "trace")
-MOCK_LENT = re.compile(rf"(refsim\.base\.(mesh|errors|scratch)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)")
+NUMERICS = re.compile(r"refsim\.numerics(\.|$)")
+MOCK_LENT = re.compile(rf"(refsim\.(base\.(mesh|errors|scratch)|numerics)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)")
 LEAF = re.compile(rf"tt_impl\.({'|'.join(LEAVES)})(\.|$)")
 LEAF_LENT = re.compile(rf"(refsim\.base\.(mesh|errors)|tt_impl\.({'|'.join(LEAVES)}))(\.|$)")
 OURS = ("api", "kernels", "layers", "models", "parallel", "pipelines", "programs", "reports")
 MOCK_DOOR = "tt_impl.run.backends"
 HARNESS_ROOMS = ("watch", "checks", "reports", "comparison", "pytest", "script", "plugin")
 """Rooms and modules of the harness: none takes from a later one."""
-MOCK_ROOMS = {"machine": 0, "storage": 0, "rules": 1, "calls": 2, "log": 3}
+MOCK_ROOMS = {"machine": 0, "storage": 0, "rules": 1, "numerics": 2, "calls": 3, "log": 4}
 """Rooms of the mock, each with its height: one takes from itself and from lower ones."""
 ROOMS = tuple("cases measure explain kinds report run user policies faults mutation cli".split())
 """Of parity, each standing on those before it."""
@@ -102,7 +104,8 @@ def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
     if top == "refsim" and within(name, ABOVE) and not (is_cli and lazy):
         broken.append("refsim imports nothing beside it but in functions of refsim.cli")
     priced = within(module, ("harness",), "tt_impl") and PRICED.match(name)
-    if top == "tt_impl" and within(name, ("refsim",)) and not LENT.match(name) and not priced:
+    rounds = within(module, ("mock",), "tt_impl") and NUMERICS.match(name)
+    if top == "tt_impl" and within(name, ("refsim",)) and not (LENT.match(name) or priced or rounds):
         broken.append("the device backend must not borrow from the reference")
     if HOST.match(module) and within(name, ("refsim",)) and not LENT.match(name):
         broken.append("the host of a pipeline runs no model")

@@ -56,6 +56,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="fail a test whose program has findings: every error, or findings of these kinds, apart by commas",
     )
     parser.addini("ttnn_mock_strict", "findings that fail a test: 'all', or kinds apart by commas", default="")
+    group.addoption(
+        "--ttnn-mock-numerics",
+        choices=("exact", "fast", "off"),
+        help="round values as the device's kernels do: bit for bit, or as much in less time; off rounds once",
+    )
+    parser.addini("ttnn_mock_numerics", "how values are rounded: exact, fast or off", default="off")
     group.addoption("--ttnn-mock-json", metavar="FILE", help="write one JSON object per test, a line each")
     group.addoption("--ttnn-report", metavar="DIR", help="write what each test used: memory, collectives, time")
 
@@ -72,6 +78,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         from refsim.files import output
         from tt_impl.harness.checks.strict import Strict
         from tt_impl.harness.pytest import machine
+        from tt_impl.mock.hardware import check_numerics
 
         if options.ttnn_mock_json and "PYTEST_XDIST_WORKER" not in os.environ:
             _forget(Path(options.ttnn_mock_json))
@@ -82,6 +89,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
             if options.ttnn_report:
                 output.check_folder(Path(options.ttnn_report), "--ttnn-report")
             Strict.of(options.ttnn_mock_strict or early_config.getini("ttnn_mock_strict"))
+            check_numerics(options.ttnn_mock_numerics or early_config.getini("ttnn_mock_numerics"))
             machine.prepare(options.ttnn_mock)
         except UserError as error:
             raise pytest.UsageError(error.with_flags) from error

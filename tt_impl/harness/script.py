@@ -19,6 +19,8 @@ from tt_impl.harness.checks.strict import Strict
 from tt_impl.harness.pytest import machine, verdicts
 from tt_impl.harness.pytest.selection import AUTO
 from tt_impl.harness.pytest.verdicts import CATEGORIES, Verdict
+from tt_impl.harness.watch import rounding
+from tt_impl.mock.hardware import check_numerics
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Options:
         quiet_stdout: what the program prints goes to stderr.
         strict: which findings fail the program; None for none.
         allowed: kinds of findings that do not.
+        numerics: ``exact`` or ``fast`` rounds values as kernels do, ``off`` once.
     """
 
     mesh: str
@@ -77,6 +80,7 @@ class Options:
     quiet_stdout: bool = False
     strict: Strict | None = None
     allowed: tuple[str, ...] = ()
+    numerics: str = "off"
 
 
 def run(program: Program, options: Options) -> Verdict:
@@ -90,6 +94,7 @@ def run(program: Program, options: Options) -> Verdict:
         raise UserError("a program asks for no mesh by itself; name one of `refsim meshes`.")
     if options.report is not None:
         output.check_folder(options.report, "--report")
+    check_numerics(options.numerics)
     machine.prepare(options.mesh)
 
     from tt_impl.harness.pytest.isolation import Child, Ended  # which imports ttnn
@@ -116,7 +121,7 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
     if options.quiet_stdout:
         os.dup2(2, 1)
     verdict = Verdict(program.name, "passed", verdicts.NO_DEVICE, mesh=options.mesh)
-    with watched(options.fallback, options.report is not None, last) as session:
+    with watched(options.fallback, options.report is not None, last, numerics=options.numerics) as session:
         try:
             program.execute()
         except SystemExit as end:
@@ -135,6 +140,7 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
     verdict.ops = dict(session.ops)
     verdict.fallbacks = dict(session.fallbacks)
     verdict.emulated = dict(session.shadow.emulated)
+    verdict.numerics = session.numerics
     findings = find(session.log)
     verdict.findings = [str(finding) for finding in findings]
     failing = [] if options.strict is None else options.strict.failing(findings, options.allowed)
@@ -187,4 +193,6 @@ def text(verdict: Verdict) -> str:
         lines.append(f"golden functions answered {', '.join(sorted(verdict.fallbacks))}.")
     if verdict.emulated:
         lines.append(f"only resembling the device: {', '.join(sorted(verdict.emulated))}.")
+    if rounded := rounding.sentence([verdict.numerics]):
+        lines.append(f"{rounded}.")
     return "\n".join([*lines, *verdict.findings])

@@ -56,7 +56,7 @@ def point_at(spec: MeshSpec, folder: Path) -> None:
 
 @contextmanager
 def ttnn_mock(
-    mesh: MeshSpec | str = "t3k", *, fabric: str | None = None, fallback: bool = False
+    mesh: MeshSpec | str = "t3k", *, fabric: str | None = None, fallback: bool = False, numerics: str = "off"
 ) -> Iterator[ttnn.MeshDevice]:
     """Open a mesh without hardware: ``with ttnn_mock("t3k") as mesh_device:``, values included.
 
@@ -64,13 +64,15 @@ def ttnn_mock(
         mesh: one of ``refsim meshes``, or a mesh of your own.
         fabric: name of a ``ttnn.FabricConfig``; None derives it from the topologies of the mesh.
         fallback: operations without a rule are answered by ttnn's golden functions, which proves nothing about them.
+        numerics: ``exact`` or ``fast`` rounds as the device's kernels do (docs/numerics.md); ``off`` rounds once.
 
     Raises:
-        UserError: no such mesh or fabric; another cluster was opened in this process, or one is open.
+        UserError: no such mesh, fabric or level; another cluster was opened in this process, or one is open.
     """
     spec = prepare(mesh)
     with temporary_files_in(cluster.process.folder):
-        with cluster.opened(spec, fabric or cluster.derive_fabric(spec)) as device, refusals(), values(fallback):
+        opened = cluster.opened(spec, fabric or cluster.derive_fabric(spec))
+        with opened as device, refusals(), values(fallback, numerics):
             yield device
 
 
@@ -88,11 +90,19 @@ def refusals() -> AbstractContextManager[None]:
     return intercepted(refuse_crashes)
 
 
-def values(fallback: bool = False) -> AbstractContextManager[Shadow]:
+def values(fallback: bool = False, numerics: str = "off") -> AbstractContextManager[Shadow]:
     """Have every operation compute its values, while it is open."""
     from tt_impl.mock.calls.shadow import shadow_values
 
-    return shadow_values(fallback)
+    return shadow_values(fallback, numerics)
+
+
+def check_numerics(level: str) -> None:
+    """Raise ``UserError`` unless ``level`` is ``off``, or one that can be computed here."""
+    if level != "off":
+        from refsim.numerics.matrix_unit import check_level
+
+        check_level(level)
 
 
 def share() -> None:

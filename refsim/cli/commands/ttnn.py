@@ -18,6 +18,14 @@ Fallback = Annotated[
     bool, typer.Option("--fallback", help="Let ttnn's golden functions answer operations without a rule.")
 ]
 
+Numerics = Annotated[
+    str,
+    typer.Option(
+        help="Round values as the device's kernels do: exact (bit for bit), fast (as much, in less time) or off.",
+        autocompletion=opt.complete(lambda: ("exact", "fast", "off")),
+    ),
+]
+
 
 @ttnn.callback()
 def _group() -> None:
@@ -40,6 +48,7 @@ def run(
     allow: Annotated[
         list[str] | None, typer.Option(metavar="KIND", help="Findings of this kind fail nothing; give it repeatedly.")
     ] = None,
+    numerics: Numerics = "off",
     report: Annotated[Path | None, opt.output(help="Write memory, collectives and time into this folder.")] = None,
     as_json: Annotated[
         bool, opt.output("--json", help="Print the verdict as JSON; the program prints to stderr.")
@@ -59,7 +68,7 @@ def run(
         asked = script.Program(words[0], tuple(words[1:]), code=code)
     fails = Strict.of(strict_kinds or "all") if strict or strict_kinds else None
     allowed = tuple(check_kinds(allow or ()))
-    verdict = script.run(asked, script.Options(mesh, fallback, report, as_json, fails, allowed))
+    verdict = script.run(asked, script.Options(mesh, fallback, report, as_json, fails, allowed, numerics))
     if as_json:
         typer.echo(output.document(verdict))
     else:

@@ -37,11 +37,14 @@ def multiply(a: Tensor, b: Tensor, *, dtype: str = "bfloat16", fast: bool = Fals
     a, b = torch.broadcast_tensors(a, b)
     if fast:
         return compute.store(compute.mul(a, b), dtype)
-    unit = (_wide(compute) if dtype == "float32" else compute).vector()
-    product = unit.stored(unit.mul(a, b))
-    if not unit.wide:
-        product = torch.where((a == 0) | (b == 0), 0.0, product)
-    return compute.store(product, dtype)
+    return compute.store(product(_wide(compute) if dtype == "float32" else compute, a, b), dtype)
+
+
+def product(compute: Compute, a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of two tensors of one shape in the destination, by the vector unit."""
+    unit = compute.vector()
+    held = unit.stored(unit.mul(a, b))
+    return held if unit.wide else torch.where((a == 0) | (b == 0), 0.0, held)
 
 
 def _wide(compute: Compute) -> Compute:

@@ -13,6 +13,7 @@ Source: tt-metal's `bmm_large_block_zm_fused_bias_activation.cpp` and facts on t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from refsim.numerics.composites.compute import Compute, by_rows, reloaded
 from refsim.numerics.packer import accumulate
 
+Activation = str | Callable[[Tensor], Tensor] | None
 BLOCK_FORMATS = ("bfloat8_b", "bfloat4_b")
 
 
@@ -51,16 +53,16 @@ def linear(
     *,
     compute: Compute,
     k_block: int | None = None,
-    activation: str | None = None,
+    activation: Activation = None,
     out_dtype: str = "bfloat16",
 ) -> Tensor:
     """Return ``ttnn.linear``: x (..., K) times weight (K, N), plus bias (N,), and an activation.
 
     Args:
-        x, weight, bias: float32, the values that L1 holds.
+        x, weight, bias: float32, the values that L1 holds; the bias may have a row (M, N) for each of x.
         compute: fidelity, destination, packer_l1_acc.
         k_block: values of K in a block (``in0_block_w`` x 32), by default all of K; the last block may be shorter.
-        activation: a function of the vector unit, applied to the destination before it is packed.
+        activation: a function of the vector unit by name, or one of the destination, applied before it is packed.
         out_dtype: of the result.
     """
     rows = by_rows(x)
@@ -71,10 +73,15 @@ def linear(
         held = _last_in_destination(blocks, compute)
     else:
         partial = _all_in_l1(blocks, compute) if compute.packer_l1_acc else _spilled(blocks, compute)
-        held = compute.add(partial, bias.reshape(1, -1))
-    if activation:
-        held = compute.sfpu(activation, held)
+        held = compute.add(partial, bias.reshape(-1, bias.shape[-1]))
+    held = _activated(held, activation, compute)
     return compute.store(held, out_dtype).reshape(*x.shape[:-1], weight.shape[1])
+
+
+def _activated(held: Tensor, activation: Activation, compute: Compute) -> Tensor:
+    if activation is None:
+        return held
+    return compute.sfpu(activation, held) if isinstance(activation, str) else activation(held)
 
 
 def _last_in_destination(blocks: list[tuple[Tensor, Tensor]], compute: Compute) -> Tensor:
@@ -112,7 +119,7 @@ def minimal_matmul(
     *,
     k_block: int,
     compute: Compute | None = None,
-    activation: str | None = None,
+    activation: Activation = None,
     out_dtype: str = "bfloat16",
 ) -> Tensor:
     """Return ``ttnn.experimental.minimal_matmul``: HiFi2, 32-bit destination, K blocks added in fp32 in L1.
@@ -126,9 +133,8 @@ def minimal_matmul(
     blocks = [(rows[:, k : k + k_block], weight[k : k + k_block]) for k in range(0, rows.shape[1], k_block)]
     held = reloaded(_all_in_l1(blocks, compute))
     if bias is not None:
-        held = compute.add(held, bias.reshape(1, -1))
-    if activation:
-        held = compute.sfpu(activation, held)
+        held = compute.add(held, bias.reshape(-1, bias.shape[-1]))
+    held = _activated(held, activation, compute)
     return compute.store(held, out_dtype).reshape(*x.shape[:-1], weight.shape[1])
 
 

@@ -38,6 +38,7 @@ class Runner:
         self.config = config
         self.mesh: str = config.getoption("ttnn_mock")
         self.fallback: bool = config.getoption("ttnn_mock_fallback")
+        self.numerics: str = config.getoption("ttnn_mock_numerics") or config.getini("ttnn_mock_numerics")
         self.isolate: str = config.getoption("ttnn_mock_isolate")
         if config.getoption("usepdb", False):
             self.isolate = "none"  # a debugger needs the terminal
@@ -118,7 +119,8 @@ class Runner:
         self.last.note("")
         self._reported = 0
         folder = self.config.getoption("ttnn_report")
-        with watched(self.fallback, folder is not None, self.last.note, self._earlier) as self.session:
+        watch = watched(self.fallback, folder is not None, self.last.note, self._earlier, self.numerics)
+        with watch as self.session:
             try:
                 reports = runtestprotocol(item, log=False, nextitem=nextitem)
                 reports[-1].ttnn_mock |= self._checked(item, self.session, reports)

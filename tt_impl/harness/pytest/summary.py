@@ -13,6 +13,7 @@ import pytest
 from tt_impl.harness.checks.strict import Strict
 from tt_impl.harness.pytest import verdicts
 from tt_impl.harness.pytest.verdicts import CATEGORIES, Verdict
+from tt_impl.harness.watch import rounding
 
 _SHOWN = 12
 """How many names or messages of one category are printed."""
@@ -129,6 +130,8 @@ def lines(outcomes: Iterable[Verdict], *, strict: bool = False) -> list[str]:
 def _beside(outcomes: list[Verdict], strict: bool) -> list[str]:
     """Tell of tests whatever their category: what was only emulated, reports that are missing, findings."""
     text = []
+    if rounded := rounding.sentence(verdict.numerics for verdict in outcomes):
+        text.append(rounded)
     if emulated := Counter(name for verdict in outcomes for name in verdict.emulated):
         names = ", ".join(f"{name} {count}" for name, count in emulated.most_common(_SHOWN))
         text.append(f"emulated, so that values only resemble the device's, in tests: {names}")

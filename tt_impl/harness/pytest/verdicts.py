@@ -77,6 +77,7 @@ class Verdict(Document):
         ops: operations by name, with how often they were called.
         fallbacks: operations that golden functions answered, with how often.
         emulated: operations whose effect only resembles the device's, with how often.
+        numerics: ``level``, and by name with how often: ``rounded`` as their kernels do, ``once``; empty if off.
         op: the operation to blame, where one is.
         missing: it, where it has no rule.
         message: the first sentence of what went wrong.
@@ -95,6 +96,7 @@ class Verdict(Document):
     ops: dict[str, int] = field(default_factory=dict)
     fallbacks: dict[str, int] = field(default_factory=dict)
     emulated: dict[str, int] = field(default_factory=dict)
+    numerics: dict[str, Any] = field(default_factory=dict)
     op: str = ""
     missing: str = ""
     message: str = ""
@@ -180,7 +182,7 @@ def combined(id: str, phases: list[dict[str, Any]]) -> Verdict:
     verdict = Verdict(id=id, outcome=decisive["outcome"], category=decisive["category"])
     verdict.seconds = round(sum(p["seconds"] for p in phases), 3)
     verdict.mesh = next((p["mesh"] for p in phases if p.get("mesh")), "")
-    for name in ("ops", "fallbacks", "emulated", "findings"):
+    for name in ("ops", "fallbacks", "emulated", "numerics", "findings"):
         setattr(verdict, name, last.get(name) or decisive.get(name) or getattr(verdict, name))
     for name in ("op", "missing", "message", "where"):
         setattr(verdict, name, decisive.get(name, ""))
@@ -205,6 +207,7 @@ def phase(report: Any, call: Any, session: Any, caught: Sequence[str] = ()) -> d
         "ops": dict(session.ops),
         "fallbacks": dict(session.fallbacks),
         "emulated": dict(session.shadow.emulated),
+        "numerics": session.numerics,
     }
     if caught:
         facts |= {"category": CAUGHT, "message": first_words(caught[0])}

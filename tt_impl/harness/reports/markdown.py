@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from refsim.files.tables import as_markdown
+from tt_impl.harness.watch import rounding
 
 _SLOWEST = 15
 _MIB = 1024 * 1024
@@ -15,6 +16,8 @@ def program(report: dict[str, Any]) -> str:
     """Show in tables what :func:`tt_impl.harness.reports.write.content` says."""
     meshes = ", ".join("x".join(map(str, m["shape"])) + f" {m['arch']}" for m in report["meshes"])
     head = f"{len(report['operations'])} operations on {meshes or 'no mesh'}, on a mock mesh: no kernel was run."
+    if rounded := rounding.sentence([report.get("numerics", {})]):
+        head = f"{head} {rounded}."
     parts = _findings(report) + _time(report) + _memory(report) + _collectives(report)
     return "\n".join([f"# {report['name']}", "", head, "", *parts]) + "\n"
 

@@ -107,6 +107,7 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
     * ``memory``: see :func:`tt_impl.harness.reports.peaks.summary`.
     * ``findings``: ``kind``, ``sentence``, ``op``, ``where``; what leaks is among them.
     * ``fallbacks``: operations answered by ttnn's golden functions, and how often.
+    * ``numerics``: ``level``, and how often operations were ``rounded`` as kernels do, or ``once``; empty if off.
     """
     if session.meter is None or session.results is None:
         raise UserError("a report needs a program watched with report=True; pass it to watched().")
@@ -129,6 +130,7 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
         "findings": [_finding(vars(finding)) for finding in findings]
         + [_finding(leak | {"kind": "leak"}) for leak in used["leaks"]],
         "fallbacks": dict(session.fallbacks),
+        "numerics": session.numerics,
     }
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tt_impl.mock.calls.checks import refuse_crashes
-from tt_impl.mock.calls.shadow import Shadow, ShadowError, shadow_values
+from tt_impl.mock.calls.shadow import OFF, Shadow, ShadowError, shadow_values
 from tt_impl.mock.log.events import EventLog
 from tt_impl.trace.freed import check_allocated
 from tt_impl.trace.intercept import Invocation, intercepted
@@ -53,6 +53,11 @@ class Session:
         """Operations whose values came from ttnn's own golden functions: evidence that is circular."""
         return self.shadow.fallbacks
 
+    @property
+    def numerics(self) -> dict[str, Any]:
+        """Level and counts of what was rounded as kernels do; empty where nothing was to be."""
+        return {} if self.shadow.numerics is None else self.shadow.numerics.counts()
+
     def iteration(self) -> None:
         """Say that an iteration of the program ends here: what later ones leave behind is reported as a leak."""
         if self.meter is not None:
@@ -84,6 +89,7 @@ def watched(
     report: bool = False,
     last: Callable[[str], None] | None = None,
     earlier: Session | None = None,
+    numerics: str = OFF,
 ) -> Iterator[Session]:
     """Give values to every ttnn call in the block and note what it does.
 
@@ -93,9 +99,10 @@ def watched(
         last: called with each operation and its shapes, ``in ttnn.add on [[32, 32]]`` before it runs and ``after ...``
             when it has, to say where a process crashed.
         earlier: a session of this process whose tensors are still used.
+        numerics: ``exact`` or ``fast`` rounds as kernels do, ``off`` the exact result once.
     """
     with ExitStack() as stack:
-        shadow = stack.enter_context(shadow_values(fallback))
+        shadow = stack.enter_context(shadow_values(fallback, numerics))
         if earlier is not None:
             shadow.store = earlier.shadow.store
         session = Session(shadow, EventLog(shadow))

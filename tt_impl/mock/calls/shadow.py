@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import ttnn
@@ -29,8 +29,12 @@ from tt_impl.mock.storage.host import host_shards
 from tt_impl.mock.storage.values import Shards
 from tt_impl.trace.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
 
+if TYPE_CHECKING:
+    from tt_impl.mock.numerics import Numerics
+
 __all__ = ["SPECIAL", "Shadow", "ShadowError", "shadow_values"]
 
+OFF = "off"
 _WRITTEN = {*OUTPUTS, *BUFFERS}
 
 
@@ -38,12 +42,14 @@ class Shadow(Tracing):
     """The values of one program; ``calls`` counts its operations by name.
 
     ``evaluations`` counts how often rules computed: once for all devices that share their inputs. With ``fallback``,
-    operations that no rule answers are answered by ttnn's golden functions, and ``fallbacks`` counts them.
+    operations that no rule answers are answered by ttnn's golden functions, and ``fallbacks`` counts them. With
+    ``numerics`` values are rounded as kernels do (:class:`tt_impl.mock.numerics.Numerics`), by default once.
     """
 
-    def __init__(self, fallback: bool = False) -> None:
+    def __init__(self, fallback: bool = False, numerics: str = OFF) -> None:
         super().__init__()
         self.fallback = fallback
+        self.numerics = numerics_of(numerics)
         self.fallbacks: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
         self.evaluations: Counter[str] = Counter()
@@ -111,8 +117,12 @@ class Shadow(Tracing):
         rule = RULES.get(context.name)
         if rule is None:
             self.fallbacks[context.name] += 1
+            if self.numerics is not None:
+                self.numerics.once[context.name] += 1
             return golden_values(context, shards)
         try:
+            if self.numerics is not None:
+                return self.numerics.values(context, rule, lambda rule: _by_rule(rule, context, shards))
             return _by_rule(rule, context, shards)
         except RefusedOption as refused:
             if not (self.fallback and has_golden(context.name)):
@@ -132,14 +142,24 @@ class Shadow(Tracing):
         return result
 
 
+def numerics_of(level: str) -> Numerics | None:
+    """Return what rounds at ``level``, None for ``off``; only then is the arithmetic of the device loaded."""
+    if level == OFF:
+        return None
+    from tt_impl.mock.numerics import Numerics
+
+    return Numerics(level)
+
+
 @contextmanager
-def shadow_values(fallback: bool = False) -> Iterator[Shadow]:
+def shadow_values(fallback: bool = False, numerics: str = OFF) -> Iterator[Shadow]:
     """Compute values while the block runs; tensors made before have none.
 
     Args:
         fallback: let ttnn's golden functions answer where no rule does. Weak evidence, counted in ``Shadow.fallbacks``.
+        numerics: ``exact`` or ``fast`` rounds as kernels do, ``off`` rounds the exact result of an operation once.
     """
-    shadow = Shadow(fallback)
+    shadow = Shadow(fallback, numerics)
     with emulating(), intercepted(shadow.handle):
         yield shadow
 

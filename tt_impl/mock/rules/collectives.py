@@ -28,9 +28,17 @@ def gathered(x: Shards, dim: int, cluster_axis: int | None, *, as_stored: bool =
     return exchanged(parts, x.groups(cluster_axis), lambda parts: [torch.cat(parts, dim)] * len(parts))
 
 
-def reduced(x: Shards, cluster_axis: int | None) -> list[Tensor]:
+Total = Callable[[list[Tensor], int | None], Tensor]
+"""Of the tensors of a group's devices and the dim along which their sum is scattered, None for none: their sum."""
+
+
+def total(parts: list[Tensor], dim: int | None) -> Tensor:
+    return torch.stack(parts).sum(0)
+
+
+def reduced(x: Shards, cluster_axis: int | None, total: Total = total, dim: int | None = None) -> list[Tensor]:
     """Sum over the axis, to the same tensor on all devices of a group."""
-    return exchanged(list(x), x.groups(cluster_axis), lambda parts: [torch.stack(parts).sum(0)] * len(parts))
+    return exchanged(list(x), x.groups(cluster_axis), lambda parts: [total(parts, dim)] * len(parts))
 
 
 def stored(x: Shards) -> list[Tensor]:
@@ -73,9 +81,9 @@ def scattered(x: Sequence[Tensor], groups: list[list[int]], dim: int) -> list[Te
     return result
 
 
-def reduced_and_scattered(x: Shards, cluster_axis: int | None, dim: int) -> list[Tensor]:
+def reduced_and_scattered(x: Shards, cluster_axis: int | None, dim: int, total: Total = total) -> list[Tensor]:
     """Sum over the axis and leave each device its part along ``dim``."""
-    return scattered(reduced(x, cluster_axis), x.groups(cluster_axis), dim)
+    return scattered(reduced(x, cluster_axis, total, dim), x.groups(cluster_axis), dim)
 
 
 @across("all_gather")
@@ -97,13 +105,20 @@ def all_gather_async(
 
 
 @across("reduce_scatter")
-def reduce_scatter(call: Call, input_tensor: Shards, dim: int, *, cluster_axis: int | None = None) -> list[Tensor]:
-    return reduced_and_scattered(input_tensor, cluster_axis, dim)
+def reduce_scatter(
+    call: Call, input_tensor: Shards, dim: int, *, cluster_axis: int | None = None, total: Total = total
+) -> list[Tensor]:
+    return reduced_and_scattered(input_tensor, cluster_axis, dim, total)
 
 
 @across("experimental.reduce_scatter_minimal_async")
 def reduce_scatter_minimal_async(
-    call: Call, input_tensor: Shards, *args: Any, dim: int | None = None, cluster_axis: int | None = None
+    call: Call,
+    input_tensor: Shards,
+    *args: Any,
+    dim: int | None = None,
+    cluster_axis: int | None = None,
+    total: Total = total,
 ) -> list[Tensor]:
     """Reduce, also by (x, buffers, dim, semaphores); the intermediate buffer is left with what nobody may read."""
     if dim is None:
@@ -111,12 +126,14 @@ def reduce_scatter_minimal_async(
     buffers = call.kwargs.get("persistent_output_buffers") or next((a for a in call.args[1:2] if a), None)
     for buffer in list(buffers or [])[:-1]:
         call.leave_to_nobody(buffer, len(input_tensor))
-    return reduced_and_scattered(input_tensor, cluster_axis, dim)
+    return reduced_and_scattered(input_tensor, cluster_axis, dim, total)
 
 
 @across("all_reduce")
-def all_reduce(call: Call, input_tensor: Shards, *, cluster_axis: int | None = None) -> list[Tensor]:
-    return reduced(input_tensor, cluster_axis)
+def all_reduce(
+    call: Call, input_tensor: Shards, *, cluster_axis: int | None = None, total: Total = total
+) -> list[Tensor]:
+    return reduced(input_tensor, cluster_axis, total)
 
 
 @across("all_broadcast")

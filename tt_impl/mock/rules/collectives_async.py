@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ttnn
 from torch import Tensor
 
-from tt_impl.mock.rules.collectives import gathered, reduced, reduced_and_scattered, sent
+from tt_impl.mock.rules.collectives import Total, gathered, reduced, reduced_and_scattered, sent, total
 from tt_impl.mock.rules.matmul import product
 from tt_impl.mock.rules.registry import Call, across
 from tt_impl.mock.storage.values import Shards
@@ -26,7 +27,7 @@ def broadcast(call: Call, input_tensor: Shards, sender_coord: Any, *, cluster_ax
 
 
 @across("experimental.all_reduce_async")
-def all_reduce_async(call: Call, input_tensor: Shards, *args: Any, **kwargs: Any) -> list[Tensor]:
+def all_reduce_async(call: Call, input_tensor: Shards, *args: Any, total: Total = total, **kwargs: Any) -> list[Tensor]:
     """Sum over an axis, or over all devices where their number is given instead.
 
     Overloads: (x, number of devices, ...), (x, axis, mesh, ..., math_op), (x, buffer, axis, mesh, semaphore).
@@ -42,7 +43,7 @@ def all_reduce_async(call: Call, input_tensor: Shards, *args: Any, **kwargs: Any
     devices = kwargs.get("num_devices", numbers[0] if numbers and not on_axis else None)
     if devices is not None and devices != len(input_tensor):
         raise call.unsupported(f"{devices} of {len(input_tensor)} devices")
-    return reduced(input_tensor, axis)
+    return reduced(input_tensor, axis, total)
 
 
 _SEMAPHORES = "buffer_tensor barrier_semaphores rs_global_semaphores ag_global_semaphores use_noc1_only".split()
@@ -56,6 +57,7 @@ def strided(
     dim: int = 0,
     *_semaphores: Any,
     cluster_axis: int | None = None,
+    total: Total = total,
 ) -> list[Tensor]:
     """Gather, or reduce and scatter, in the order in which a matmul wants or makes the blocks: it changes none of them.
 
@@ -65,7 +67,7 @@ def strided(
         return gathered(input_tensor, dim, cluster_axis)
     if len(call.outputs) != 1:
         raise call.unsupported(f"{len(call.outputs)} outputs")
-    return reduced_and_scattered(input_tensor, cluster_axis, dim)
+    return reduced_and_scattered(input_tensor, cluster_axis, dim, total)
 
 
 @across("experimental.all_gather_matmul_async")
@@ -81,6 +83,7 @@ def all_gather_matmul_async(
     transpose_b: bool = False,
     activation: str | None = None,
     program_activation: Any = None,
+    product: Callable[..., Tensor] = product,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return (the input gathered over all devices, that times every device's weight)."""
     whole = gathered(input_tensor, dim, None)

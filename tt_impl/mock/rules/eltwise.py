@@ -164,11 +164,7 @@ def activate(x: Tensor, activation: Any) -> Tensor:
     """Apply an activation: a name ("gelu"), a ``ttnn.UnaryOpType``, that with parameters, or a ``UnaryWithParam``."""
     if activation is None:
         return x
-    kind, *parameters = (
-        activation if isinstance(activation, tuple) else (activation, *getattr(activation, "params", ()))
-    )
-    kind = getattr(kind, "op_type", kind)
-    name = (kind if isinstance(kind, str) else kind.name).lower()
+    name, parameters = parsed(activation)
     if name in ACCURACIES:
         name = name.removesuffix("_approx")
         parameters = []
@@ -176,6 +172,15 @@ def activate(x: Tensor, activation: Any) -> Tensor:
     if function is None:
         raise TypeError(f"activation '{name}' is not known")
     return as_numbers(function(x, *parameters), x)
+
+
+def parsed(activation: Any) -> tuple[str, list[Any]]:
+    """Return name and parameters of an activation."""
+    kind, *parameters = (
+        activation if isinstance(activation, tuple) else (activation, *getattr(activation, "params", ()))
+    )
+    kind = getattr(kind, "op_type", kind)
+    return (kind if isinstance(kind, str) else kind.name).lower(), parameters
 
 
 def as_numbers(result: Tensor, like: Tensor) -> Tensor:

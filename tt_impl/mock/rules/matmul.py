@@ -9,6 +9,7 @@ Legend: M rows, K inner, N columns, E experts.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,6 +64,7 @@ def matmul(
     activation: Any = None,
     program_activation: Any = None,
     in0_column_offset: int | None = None,
+    product: Callable[..., Tensor] = product,
     **transposed: bool,
 ) -> list[Tensor]:
     """Multiply [.., M, K] and [.., K, N]; bias [N], [M, N] or of as many batches as the product.

@@ -5,14 +5,14 @@ Legend: M rows, K inner, N columns, P devices of an axis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.collectives import gathered, reduced_and_scattered
+from tt_impl.mock.rules.collectives import gathered, reduced_and_scattered, total
 from tt_impl.mock.rules.matmul import product
 from tt_impl.mock.rules.registry import SUMS_BFLOAT16, TILE, Call, across, columns, per_device
 from tt_impl.mock.storage.dtypes import round_to
@@ -41,6 +41,7 @@ def minimal_matmul(
     *,
     fused_activation: Any = None,
     fuse_swiglu: bool = False,
+    product: Callable[..., Tensor] = product,
 ) -> Tensor:
     bias = None if bias_tensor is None else bias_tensor.reshape(-1)
     a = _joined(input_tensor)
@@ -57,14 +58,17 @@ def minimal_matmul_split(
     *,
     chunks: int = 3,
     dim: int = -1,
-    fused_activation: Any = None,
-    fuse_swiglu: bool = False,
+    **how: Any,
 ) -> list[Tensor]:
     """Multiply [M, K] @ [K, chunks * N] to ``chunks`` tensors [M, N]."""
-    whole = minimal_matmul(
-        input_tensor, weight_tensor, bias_tensor, fused_activation=fused_activation, fuse_swiglu=fuse_swiglu
-    )
-    return list(whole.chunk(chunks, dim))
+    return list(minimal_matmul(input_tensor, weight_tensor, bias_tensor, **how).chunk(chunks, dim))
+
+
+def with_residual(x: Tensor, residual: Tensor | None, gate: Tensor | None, scalar: float | None) -> Tensor:
+    """Compute residual + scalar * x * gate, where a residual is given."""
+    if residual is None:
+        return x
+    return residual + (1.0 if scalar is None else scalar) * x * gate
 
 
 @per_device("experimental.dit_minimal_matmul_addcmul_fused")
@@ -75,17 +79,13 @@ def dit_minimal_matmul_addcmul_fused(
     addcmul_input_tensor1: Tensor,
     addcmul_input_tensor2: Tensor,
     bias_tensor: Tensor | None = None,
+    *,
+    product: Callable[..., Tensor] = product,
+    with_residual: Callable[..., Tensor] = with_residual,
 ) -> Tensor:
     """Compute residual + scalar * (x @ w + bias) * gate: the end of a diffusion transformer's branch."""
-    product = minimal_matmul(matmul_input_tensor, matmul_weight_tensor, bias_tensor)
-    return _with_residual(product, addcmul_input_tensor1, addcmul_input_tensor2, scalar)
-
-
-def _with_residual(x: Tensor, residual: Tensor | None, gate: Tensor | None, scalar: float | None) -> Tensor:
-    """Compute residual + scalar * x * gate, where a residual is given."""
-    if residual is None:
-        return x
-    return residual + (1.0 if scalar is None else scalar) * x * gate
+    whole = minimal_matmul(matmul_input_tensor, matmul_weight_tensor, bias_tensor, product=product)
+    return with_residual(whole, addcmul_input_tensor1, addcmul_input_tensor2, scalar)
 
 
 @across("experimental.all_gather_minimal_matmul_async")
@@ -103,6 +103,7 @@ def all_gather_minimal_matmul_async(
     dim: int = -1,
     chunk_sizes: Sequence[int] = (),
     fsdp_cluster_axis: int | None = None,
+    with_residual: Callable[..., Tensor] = with_residual,
     **how: Any,
 ) -> tuple[list[Tensor], ...]:
     """Gather the input's last dim along the axis, then multiply: [.., K/P] @ [K, N] -> ``chunks`` x [.., N/chunks].
@@ -117,7 +118,7 @@ def all_gather_minimal_matmul_async(
         call.written("persistent_weight_buffer", weight)
 
     def multiplied(x: Tensor, w: Tensor, bias: Any, residual: Any, gate: Any) -> Sequence[Tensor]:
-        product = _with_residual(minimal_matmul(x, w, bias, **how), residual, gate, scalar)
+        product = with_residual(minimal_matmul(x, w, bias, **how), residual, gate, scalar)
         return product.split(list(chunk_sizes), dim) if chunk_sizes else product.chunk(chunks, dim)
 
     outputs = call.each(multiplied, whole, weight, bias_tensor, addcmul_input_tensor1, addcmul_input_tensor2)
@@ -137,19 +138,22 @@ def minimal_matmul_strided_reduce_scatter_async(
     fused_ternary_scalar: float | None = None,
     addcmul_input_tensor1: Shards | None = None,
     addcmul_input_tensor2: Shards | None = None,
+    product: Callable[..., Tensor] = product,
+    total: Callable[..., Tensor] = total,
+    with_residual: Callable[..., Tensor] = with_residual,
 ) -> tuple[list[Tensor], ...]:
     """Sum [.., K/P] @ [K/P, N] over the axis, cut along ``dim``: (products, residual + scalar * part * gate)."""
     if not isinstance(input_tensor, Shards):
         raise call.unsupported("an input in two parts")
 
     def multiplied(x: Tensor, weight: Tensor, bias: Any) -> Tensor:
-        return minimal_matmul(x, weight, bias, fused_activation=fused_activation)
+        return minimal_matmul(x, weight, bias, fused_activation=fused_activation, product=product)
 
     def finished(part: Tensor, residual: Any, gate: Any) -> Tensor:
-        return _with_residual(part, residual, gate, fused_ternary_scalar)
+        return with_residual(part, residual, gate, fused_ternary_scalar)
 
     products = call.each(multiplied, input_tensor, weight_tensor, bias)
-    parts = _summed_and_cut(call, products, input_tensor.mesh_shape, dim, cluster_axis)
+    parts = _summed_and_cut(call, products, input_tensor.mesh_shape, dim, cluster_axis, total)
     return products, call.each(finished, parts, addcmul_input_tensor1, addcmul_input_tensor2)
 
 
@@ -162,6 +166,8 @@ def matmul_reduce_scatter_async(
     dim: int | None = None,
     persistent_intermediate_buffer: Shards | None = None,
     bias: Shards | None = None,
+    product: Callable[..., Tensor] = product,
+    total: Callable[..., Tensor] = total,
     **how: Any,
 ) -> tuple[list[Tensor], ...]:
     """Return (products, their sum over all devices cut along ``dim``); the intermediate buffer is left to nobody."""
@@ -174,12 +180,17 @@ def matmul_reduce_scatter_async(
     buffer = call.args[2] if persistent_intermediate_buffer is None else call.kwargs["persistent_intermediate_buffer"]
     call.leave_to_nobody(buffer, len(input_tensor))
     products = call.each(multiplied, input_tensor, weight_tensor, bias)
-    return products, _summed_and_cut(call, products, input_tensor.mesh_shape, dim, None)
+    return products, _summed_and_cut(call, products, input_tensor.mesh_shape, dim, None, total)
 
 
 def _summed_and_cut(
-    call: Call, products: list[Tensor], mesh_shape: tuple[int, int], dim: int, cluster_axis: int | None
+    call: Call,
+    products: list[Tensor],
+    mesh_shape: tuple[int, int],
+    dim: int,
+    cluster_axis: int | None,
+    total: Callable[..., Tensor],
 ) -> list[Tensor]:
     """Reduce and scatter products, rounded to the dtype of the operation's first output."""
     rounded = call.each(lambda product: round_to(product, call.outputs[0].dtype), products)
-    return reduced_and_scattered(Shards(rounded, rounded[0].shape, mesh_shape), cluster_axis, dim)
+    return reduced_and_scattered(Shards(rounded, rounded[0].shape, mesh_shape), cluster_axis, dim, total)

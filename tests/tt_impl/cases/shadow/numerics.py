@@ -1,0 +1,162 @@
+"""Values rounded as kernels do: each operation's numeric rule gives what ``refsim.numerics`` does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from refsim.numerics import from_host, pack
+from refsim.numerics.composites import Compute, elementwise, linear
+from tests.tt_impl.env import Env, collect
+
+FAST = Compute("HiFi2", fp32_dest_acc_en=True, packer_l1_acc=True)
+
+
+def _rounds(t: Env, level: str = "fast") -> None:
+    t.shadow.numerics = _numerics(level)
+
+
+def _numerics(level: str) -> Any:
+    from tt_impl.mock.numerics import Numerics
+
+    return Numerics(level)
+
+
+def _config(t: Env, compute: Compute) -> Any:
+    return t.ttnn.init_device_compute_kernel_config(
+        t.device.arch(),
+        math_fidelity=getattr(t.ttnn.MathFidelity, compute.fidelity),
+        fp32_dest_acc_en=compute.fp32_dest_acc_en,
+        packer_l1_acc=compute.packer_l1_acc,
+        math_approx_mode=compute.approximate,
+    )
+
+
+def _same(t: Env, tensor: Any, *expected: Tensor) -> None:
+    """Every bit of every device, or of the first ones that are named."""
+    for value, want in zip(t.shadow.values(tensor), expected, strict=False):
+        torch.testing.assert_close(value, want, rtol=0, atol=0)
+
+
+def _in_one_block(t: Env, tiles: int) -> Any:
+    return t.ttnn.MatmulMultiCoreReuseMultiCast1DProgramConfig(
+        compute_with_storage_grid_size=(1, 1), in0_block_w=tiles, out_subblock_h=1, out_subblock_w=1, per_core_M=1,
+        per_core_N=1, fuse_batch=True, fused_activation=None, mcast_in0=True,
+    )  # fmt: skip
+
+
+def products(t: Env) -> None:
+    """A linear by its compute config and K block, one without either, and minimal_matmul."""
+    _rounds(t)
+    x = t.rand(1, 32, 256)
+    weight = t.rand(256, 32)
+    bias = t.rand(1, 32)
+    config = t.ttnn.MatmulMultiCoreReuseMultiCast1DProgramConfig
+    for compute in (FAST, replace(FAST, fidelity="LoFi"), Compute("HiFi4"), Compute("HiFi2", packer_l1_acc=True)):
+        for tiles in (2, 8):
+            out = t.ttnn.linear(
+                t.put(x), t.put(weight), bias=t.put(bias), program_config=_in_one_block(t, tiles),
+                compute_kernel_config=_config(t, compute),
+            )  # fmt: skip
+            assert isinstance(_in_one_block(t, tiles), config)
+            _same(t, out, linear.linear(x, weight, bias[0], compute=compute, k_block=32 * tiles))
+    compute = linear.default_compute("bfloat16", "bfloat16", "bfloat16")
+    _same(t, t.ttnn.matmul(t.put(x), t.put(weight)), linear.linear(x, weight, compute=compute, k_block=64))
+    gelu = t.ttnn.UnaryOpType.GELU
+    out = t.ttnn.experimental.minimal_matmul(t.put(x), t.put(weight), fused_activation=(gelu, False))
+    _same(t, out, linear.minimal_matmul(x, weight, k_block=256, activation="gelu"))
+    assert t.shadow.numerics.once == {}
+    assert t.shadow.numerics.rounded["ttnn.linear"] == 8
+
+
+def elements(t: Env) -> None:
+    """Additions on the matrix unit, products on the vector unit unless they are fast, numbers, functions, packing."""
+    _rounds(t)
+    a = t.rand(1, 1, 32, 64)
+    b = t.rand(1, 1, 1, 64)
+    x, y = t.put(a), t.put(b)
+    ttnn = t.ttnn
+    _same(t, ttnn.add(x, y), elementwise.add(a, b))
+    _same(t, ttnn.subtract(x, 0.3), elementwise.subtract(a, torch.tensor(0.3).bfloat16().float()))
+    _same(t, ttnn.multiply(x, y), elementwise.multiply(a, b))
+    _same(t, ttnn.multiply(x, y, fast_and_approximate_mode=True), elementwise.multiply(a, b, fast=True))
+    _same(t, ttnn.add(t.put(a, dtype="float32"), 0.3), elementwise.add(a, torch.tensor(0.3), dtype="float32"))
+    _same(
+        t, ttnn.add(x, y, activations=[ttnn.UnaryWithParam(ttnn.UnaryOpType.RELU)]), elementwise.add(a, b).clamp(min=0)
+    )
+    _same(t, ttnn.addcmul(x, x, y, value=0.5), elementwise.addcmul(a, a, b, value=0.5))
+    for name in ("exp", "gelu", "sigmoid", "silu", "square", "tanh"):
+        _same(t, getattr(ttnn, name)(x), elementwise.activation(name, a))
+    approximate = replace(elementwise.BINARY, approximate=True)
+    out = ttnn.exp(x, fast_and_approximate_mode=True)
+    _same(t, out, elementwise.activation("exp", a, compute=approximate))
+    _same(t, ttnn.typecast(x, ttnn.bfloat8_b), pack(a, "bfloat8_b", precise=True))
+    block = t.put(a, dtype="bfloat8_b")
+    _same(t, ttnn.multiply(block, 2.0), pack(2 * from_host(a, "bfloat8_b"), "bfloat8_b"))
+    assert t.shadow.numerics.once == {}
+
+
+def silicon(t: Env) -> None:
+    """Results published of silicon: tt-metal 8449, 12923, 16448, 17018, 57410."""
+    _rounds(t, "exact")
+    ttnn = t.ttnn
+
+    def filled(number: float, *shape: int, dtype: str = "bfloat16") -> Any:
+        return t.put(torch.full(shape or (32, 32), number), dtype=dtype)
+
+    for wide, expected in ((False, 8192.0), (True, 6144.0)):
+        config = _config(t, Compute("HiFi4", fp32_dest_acc_en=wide))
+        out = ttnn.matmul(
+            filled(1.0, 32, 6144), filled(1.0, 6144, 32), program_config=_in_one_block(t, 192),
+            compute_kernel_config=config,
+        )  # fmt: skip
+        _same(t, out, torch.full((32, 32), expected))
+    for a, b, expected in ((-3.640625, 0.298828125, -1.09375), (-3.640625, 0.30078125, -1.1015625)):
+        out = ttnn.multiply(filled(a), filled(b), fast_and_approximate_mode=True)
+        _same(t, out, torch.full((32, 32), expected))
+    unit = torch.zeros(32, 32)
+    unit[0] = 1.3125
+    row = torch.zeros(32, 32)
+    row[:, 0] = 7.96875
+    for fidelity, expected in (("HiFi2", 10.4375), ("HiFi4", 10.5)):
+        config = _config(t, Compute(fidelity))
+        _same(t, ttnn.matmul(t.put(row), t.put(unit), compute_kernel_config=config), torch.full((32, 32), expected))
+    _same(t, ttnn.typecast(filled(1.00390625, dtype="float32"), ttnn.bfloat16), torch.full((32, 32), 1.0078125))
+    mixed = torch.tensor([8.0, 3.875] * 16).expand(32, 32).contiguous()
+    _same(t, ttnn.typecast(t.put(mixed), ttnn.bfloat4_b), torch.tensor([8.0, 2.0] * 16).expand(32, 32))
+    _same(t, t.put(mixed, dtype="bfloat4_b"), torch.tensor([8.0, 4.0] * 16).expand(32, 32))
+
+
+def counted(t: Env) -> None:
+    """What has no numeric rule, or an option that it does not know, is counted by name and rounded as without."""
+    x = t.rand(1, 1, 32, 64)
+    before = t.shadow.values(t.ttnn.sin(t.put(x)))
+    _rounds(t)
+    _same(t, t.ttnn.sin(t.put(x)), *before)
+    t.ttnn.relu(t.ttnn.reshape(t.put(x), (1, 1, 64, 32)))
+    t.ttnn.add(t.put(x), 1.0, activations=[t.ttnn.UnaryWithParam(t.ttnn.UnaryOpType.SIN)])
+    assert t.shadow.numerics.once == {"ttnn.sin": 1, "ttnn.add (activation sin)": 1}
+    assert t.shadow.numerics.rounded == {}
+
+
+def fidelity(t: Env) -> None:
+    """A program whose config asks for more is nearer to the mathematics; without numerics it makes no difference."""
+    x, weight = t.rand(1, 32, 512), t.rand(512, 64)
+    exact = x.double() @ weight.double()
+
+    def errors() -> list[float]:
+        configs = [_config(t, replace(FAST, fidelity=name)) for name in ("LoFi", "HiFi4")]
+        outs = [t.ttnn.matmul(t.put(x), t.put(weight), compute_kernel_config=config) for config in configs]
+        return [(t.shadow.values(out)[0] - exact).square().mean().item() for out in outs]
+
+    low, high = errors()
+    assert low == high
+    _rounds(t)
+    low, high = errors()
+    assert low > 20 * high
+
+
+CASES = collect(globals())
