@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from parity.cases import FAMILIES, AttentionShape, Layout, Registry
-from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42
+from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42, layouts
 
 
 def add(cases: Registry) -> None:
@@ -30,39 +30,21 @@ def _families(cases: Registry) -> None:
         _attention(cases, ULYSSES8, family=family, other_layout=USP24 if family == "normal" else None)
         _attention(cases, USP24, family=family, other_layout=RING8 if family == "normal" else None)
     for family in FAMILIES:
-        for layout in (RING8, ULYSSES8, USP24, USP42, Layout("t3k", "sp4_tp2"), Layout("tg", "sp8_tp4")):
+        for layout in (RING8, ULYSSES8, USP24, USP42, *layouts("t3k-sp4_tp2 tg-sp8_tp4")):
             _attention(cases, layout, family=family, seed=1, suite="full", tag="seed1")
 
 
 def _layouts(cases: Registry) -> None:
     """Add where the schemes run: meshes, axes, topologies, inside tensor parallel groups; fp32, normal."""
-    for layout in (
-        Layout("n300", "sp2"),
-        Layout("n300", "sp2", "ulysses"),
-        Layout("n300", "tp2"),
-        Layout("t3k-1x8", "tp8"),
-        USP42,
-        Layout("t3k-1x8", "sp8", "usp", 2, 4),
-        Layout("t3k-1x8", "sp8", "usp", 4, 2),
-        Layout("t3k", "sp2_tp4"),
-        Layout("t3k", "sp4_tp2"),
-        Layout("t3k", "sp4_tp2", "ulysses"),
-        Layout("t3k", "sp4_tp2", "usp", 2, 2),
-        Layout("tg", "sp8_tp4"),
-        Layout("tg", "sp4_tp8"),
-        Layout("tg", "sp8_tp4", "ulysses"),
-        Layout("tg", "sp8_tp4", "usp", 2, 4),
-        Layout("tg", "sp32", "usp", 8, 4),
-        Layout("tg", "sp32", "usp", 4, 8),
+    for layout in layouts(
+        "n300-sp2 n300-sp2-ulysses n300-tp2 t3k_1x8-tp8 t3k-sp8-usp_r4u2 t3k_1x8-sp8-usp_r2u4 t3k_1x8-sp8-usp_r4u2 "
+        "t3k-sp2_tp4 t3k-sp4_tp2 t3k-sp4_tp2-ulysses t3k-sp4_tp2-usp_r2u2 tg-sp8_tp4 tg-sp4_tp8 tg-sp8_tp4-ulysses "
+        "tg-sp8_tp4-usp_r2u4 tg-sp32-usp_r8u4 tg-sp32-usp_r4u8"
     ):
         _attention(cases, layout)
-    for mesh, parallel in (
-        ("galaxy", "sp8_tp4"),
-        ("bh-loudbox", "sp4_tp2"),
-        ("bh-qb", "sp2_tp2"),
-        ("bh-qb-1x4", "sp4"),
-    ):
-        _attention(cases, Layout(mesh, parallel), suite="full")
+
+    for layout in layouts("galaxy-sp8_tp4 bh_loudbox-sp4_tp2 bh_qb-sp2_tp2 bh_qb_1x4-sp4"):
+        _attention(cases, layout, suite="full")
 
 
 def _edges(cases: Registry) -> None:
@@ -76,8 +58,8 @@ def _edges(cases: Registry) -> None:
     _attention(cases, Layout("n300", "sp2", ring_order="gather"))  # of two every other one is the neighbour
     for layout in (RING8, ULYSSES8, USP24, Layout(*line4)):
         _attention(cases, layout, text=0, family="large_logits")
-    for where in (("t3k-1x8", "sp8"), ("t3k-1x8", "sp8", "ulysses"), ("t3k", "sp8", "usp", 2, 4), line4):
-        _attention(cases, Layout(*where, prompt_layout="split"), text=300, family="outlier_text")
+    for layout in (RING8, ULYSSES8, USP24, Layout(*line4)):
+        _attention(cases, replace(layout, prompt_layout="split"), text=300, family="outlier_text")
     _attention(cases, RING8, n=256, logical_n=200, tag="logical200of256")
     _attention(cases, RING8, n=512, logical_n=130, tag="logical130of512")
     _attention(cases, ULYSSES8, n=512, logical_n=130, tag="logical130of512")
@@ -93,7 +75,7 @@ def _edges(cases: Registry) -> None:
 
 
 def _bf16(cases: Registry) -> None:
-    for layout in (Layout("n300", "sp2"), RING8, ULYSSES8, USP24, Layout("t3k", "sp2_tp4"), Layout("tg", "sp8_tp4")):
+    for layout in (*layouts("n300-sp2"), RING8, ULYSSES8, USP24, *layouts("t3k-sp2_tp4 tg-sp8_tp4")):
         _attention(cases, layout, dtype="bf16")
     _attention(cases, RING8, dtype="bf16", family="fa_rand")
     _attention(cases, USP24, dtype="bf16", family="outlier_text")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from parity.cases import BlockShape, Layout, Registry
 from parity.cases.checkpoints import published, register
-from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42, add_transformer
+from parity.cases.layouts import USP24, USP42, add_transformer, layouts
 
 # Three heads of whole tiles, as TTNN wants them: 192 features, padded to 256 over four devices.
 _TINY = {"num_attention_heads": 3, "time_embed_dim": 40, "text_embed_dim": 72, "num_layers": 2}
@@ -37,14 +37,9 @@ def add(cases: Registry) -> None:
 def _reference(cases: Registry) -> None:
     size = {"latent": (3, 8, 12), "text": 13, "suite": "full"}
     for model in ("cogvideox_2b_tiny", "cogvideox_5b_tiny"):
-        for layout in (
-            USP24,
-            RING8,
-            ULYSSES8,
-            Layout("t3k-1x8", "tp8"),
-            Layout("tg", "sp8_tp4"),
-            replace(USP24, prompt_layout="split"),
-            replace(RING8, prompt_layout="split"),
+        for layout in layouts(
+            "t3k-sp8-usp_r2u4 t3k_1x8-sp8 t3k_1x8-sp8-ulysses t3k_1x8-tp8 tg-sp8_tp4 t3k-sp8-usp_r2u4-split "
+            "t3k_1x8-sp8-split"
         ):
             add_transformer(cases, model, layout, **size)
         guided = {"guidance": 6.0, "other_layout": Layout("t3k", "sp2_tp4"), **size}
@@ -69,18 +64,9 @@ def _ttnn(cases: Registry) -> None:
         add_transformer(cases, "cogvideox_5b_tiny64", layout, **_SIZE, **kind)
     add_transformer(cases, "cogvideox_2b_tiny64", Layout("bh-loudbox", "sp2_tp4"), **_SIZE, **kind)
     full = kind | {"suite": "full"}
-    split = [replace(layout, prompt_layout="split") for layout in (ULYSSES8, RING8, Layout("bh-qb", "sp2_tp2"))]
-    for layout in (
-        Layout("n300", "sp2"),
-        Layout("n300", "tp2"),
-        RING8,
-        ULYSSES8,
-        USP42,
-        Layout("t3k", "sp4_tp2", "ulysses"),
-        Layout("galaxy", "sp8_tp4"),
-        Layout("galaxy", "sp32", "usp", 8, 4),
-        Layout("bh-loudbox", "sp8", "usp", 2, 4),
-        *split,
+    for layout in layouts(
+        "n300-sp2 n300-tp2 t3k_1x8-sp8 t3k_1x8-sp8-ulysses t3k-sp8-usp_r4u2 t3k-sp4_tp2-ulysses galaxy-sp8_tp4 "
+        "galaxy-sp32-usp_r8u4 bh_loudbox-sp8-usp_r2u4 t3k_1x8-sp8-ulysses-split t3k_1x8-sp8-split bh_qb-sp2_tp2-split"
     ):
         add_transformer(cases, "cogvideox_5b_tiny64", layout, **_SIZE, **full)
     for layout in (USP24, USP42):  # prompt tokens on more than one device of the ring, the last with 13 of 128 rows

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from parity.cases import BlockShape, Layout, ModelShape, Registry
 from parity.cases.checkpoints import MODELS, published, register
-from parity.cases.layouts import RING8, ULYSSES8, USP24, add_transformer
+from parity.cases.layouts import RING8, ULYSSES8, USP24, add_transformer, layouts
 from parity.cases.pipelines import PipelineSpec, register_pipeline
 from refsim.pipelines.request import PipelineRequest
 
@@ -46,20 +46,13 @@ def add(cases: Registry) -> None:
         register(name, model)
     register_pipeline("flux1_pipeline_tiny", _PIPELINE)
     _reference(cases)
-    for layout in (Layout("t3k", "sp2_tp4", prompt_layout="split"), USP24, Layout("bh-qb", "sp2_tp2")):
+    for layout in layouts("t3k-sp2_tp4-split t3k-sp8-usp_r2u4 bh_qb-sp2_tp2"):
         cases.make("pipeline", "flux1_pipeline_tiny", layout, ModelShape((), 24, 1), suite="full")
     _ttnn(cases)
 
 
 def _reference(cases: Registry) -> None:
-    for layout in (
-        Layout("t3k", "sp2_tp4"),
-        Layout("t3k", "sp2_tp4", prompt_layout="split"),
-        USP24,
-        Layout("t3k-1x8", "tp8"),
-        Layout("tg", "sp4_tp8", prompt_layout="split"),
-        Layout("bh-qb", "sp2_tp2"),
-    ):
+    for layout in layouts("t3k-sp2_tp4 t3k-sp2_tp4-split t3k-sp8-usp_r2u4 t3k_1x8-tp8 tg-sp4_tp8-split bh_qb-sp2_tp2"):
         add_transformer(cases, "flux1_tiny", layout, **_SIZE)
     add_transformer(cases, "flux1_schnell_tiny", Layout("bh-qb-1x4", "sp4"), **_SIZE)
     add_transformer(cases, "flux1_tiny_patches", Layout("n300", "sp2"), **_SIZE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parity.cases import BlockShape, Layout, Registry
-from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42, add_transformer
+from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42, add_transformer, layouts
 
 
 def add(cases: Registry) -> None:
@@ -20,25 +20,10 @@ def add(cases: Registry) -> None:
 def _tiny(cases: Registry) -> None:
     """Add four blocks, every branch, 3 heads, 240 image tokens of a latent that is not square; batch 2."""
     small = {"text": 29}
-    for layout in (
-        Layout("n300", "sp2"),
-        Layout("n300", "sp2", "ulysses"),
-        Layout("n300", "sp2", prompt_layout="split"),
-        Layout("n300", "tp2"),
-        RING8,
-        ULYSSES8,
-        Layout("t3k-1x8", "tp8"),
-        Layout("t3k-1x8", "sp8", ring_order="gather"),
-        Layout("t3k-1x8", "sp8", ring_order="block"),
-        Layout("t3k-1x8", "sp8", "ulysses", prompt_layout="split"),
-        Layout("t3k-1x8", "sp8", "usp", 4, 2),
-        USP24,
-        USP42,
-        Layout("t3k", "sp2_tp4"),
-        Layout("t3k", "sp4_tp2", "ulysses"),
-        Layout("t3k", "sp4_tp2", "usp", 2, 2),
-        Layout("t3k", "sp4_tp2", prompt_layout="split"),
-        Layout("tg", "sp8_tp4"),
+    for layout in layouts(
+        "n300-sp2 n300-sp2-ulysses n300-sp2-split n300-tp2 t3k_1x8-sp8 t3k_1x8-sp8-ulysses t3k_1x8-tp8 "
+        "t3k_1x8-sp8-gather t3k_1x8-sp8-block t3k_1x8-sp8-ulysses-split t3k_1x8-sp8-usp_r4u2 t3k-sp8-usp_r2u4 "
+        "t3k-sp8-usp_r4u2 t3k-sp2_tp4 t3k-sp4_tp2-ulysses t3k-sp4_tp2-usp_r2u2 t3k-sp4_tp2-split tg-sp8_tp4"
     ):
         add_transformer(cases, "sd35_tiny", layout, **small)
     for layout, fusion in (
@@ -76,11 +61,11 @@ def _real_widths(cases: Registry, model: str) -> None:
     add_transformer(cases, model, guided, guidance=4.5, suite="full" if large else "smoke", **wide)
     add_transformer(cases, model, guided, dtype="bf16", guidance=4.5, suite="full", **wide)
     add_transformer(cases, model, RING8, dtype="bf16", suite="full", **wide)
-    mediums = (USP24, ULYSSES8, Layout("t3k", "sp4_tp2", "usp", 2, 2))
-    larges = (RING8, Layout("tg", "cfg2_sp4_tp4"), Layout("t3k-1x8", "tp8"), Layout("tg", "sp4_tp8"))
-    for layout in larges if large else mediums:
+    mediums = "t3k-sp8-usp_r2u4 t3k_1x8-sp8-ulysses t3k-sp4_tp2-usp_r2u2"
+    larges = "t3k_1x8-sp8 tg-cfg2_sp4_tp4 t3k_1x8-tp8 tg-sp4_tp8"
+    for layout in layouts(larges if large else mediums):
         add_transformer(cases, model, layout, suite="full", **wide)
-    for layout in (ULYSSES8, Layout("t3k-1x8", "tp8"), Layout("t3k", "sp4_tp2", "usp", 2, 2), Layout("tg", "sp4_tp8")):
+    for layout in layouts("t3k_1x8-sp8-ulysses t3k_1x8-tp8 t3k-sp4_tp2-usp_r2u2 tg-sp4_tp8"):
         add_transformer(cases, model, layout, dtype="bf16", suite="full", **wide)
 
 
@@ -103,14 +88,8 @@ def _full_size(cases: Registry) -> None:
     add_transformer(cases, "sd35_large", cut, dtype="bf16", batch=1, **full)
 
 
-_TTNN_LAYOUTS = (
-    ("n300", "tp2"),
-    ("t3k", "cfg2_sp2_tp2"),
-    ("t3k", "sp2_tp4"),
-    ("t3k-1x8", "tp8"),  # 38 heads become 40
-    ("galaxy", "cfg2_sp4_tp4"),
-    ("bh-qb-1x4", "tp4"),
-    ("bh-loudbox", "sp2_tp4"),
+_TTNN_LAYOUTS = layouts(  # 38 heads over tp8 become 40
+    "n300-tp2 t3k-cfg2_sp2_tp2 t3k-sp2_tp4 t3k_1x8-tp8 galaxy-cfg2_sp4_tp4 bh_qb_1x4-tp4 bh_loudbox-sp2_tp4"
 )
 
 
@@ -118,15 +97,10 @@ def _ttnn(cases: Registry) -> None:
     """Add cases where the TTNN program runs, judged against refsim in bf16."""
     kind = {"kind": "ttnn_transformer", "dtype": "bf16"}
     # What real widths below do not cover, at three heads of 64.
-    for layout, guidance in (
-        (Layout("n300", "cfg2"), 4.5),
-        (Layout("t3k", "sp4_tp2", "ulysses"), None),
-        (USP24, None),
-        (USP42, None),
-        (RING8, None),
-        (Layout("tg", "cfg2_sp4_tp4"), 4.5),
-        (Layout("bh-qb", "sp2_tp2"), None),
+    for layout in layouts(
+        "n300-cfg2 t3k-sp4_tp2-ulysses t3k-sp8-usp_r2u4 t3k-sp8-usp_r4u2 t3k_1x8-sp8 tg-cfg2_sp4_tp4 bh_qb-sp2_tp2"
     ):
+        guidance = 4.5 if "cfg" in layout.parallel else None
         add_transformer(cases, "sd35_tiny64", layout, guidance=guidance, text=29, **kind)
     for layout in (Layout("t3k", "sp4_tp2"), Layout("t3k", "sp4_tp2", "ulysses"), USP24, Layout("bh-qb", "sp2_tp2")):
         split = replace(layout, prompt_layout="split")
@@ -136,11 +110,11 @@ def _ttnn(cases: Registry) -> None:
     split = Layout("t3k", "sp2_tp4", prompt_layout="split")
     cases.make("ttnn_block", "sd35_medium_block", split, few, dtype="bf16", needs_gb=4, tag="few_keys")
     for model in ("sd35_medium", "sd35_large"):
-        for where in _TTNN_LAYOUTS:
-            cases.make("ttnn_block", f"{model}_block", Layout(*where), BlockShape(), dtype="bf16", needs_gb=4)
+        for layout in _TTNN_LAYOUTS:
+            cases.make("ttnn_block", f"{model}_block", layout, BlockShape(), dtype="bf16", needs_gb=4)
         low = {"dtype": "bfp8_b", "suite": "smoke" if model == "sd35_medium" else "full", "needs_gb": 4}
         cases.make("ttnn_block", f"{model}_block", Layout("t3k", "sp2_tp4"), BlockShape(), **low)
-        for where in _TTNN_LAYOUTS:
-            guidance = 4.5 if where[1].startswith("cfg") else None
+        for layout in _TTNN_LAYOUTS:
+            guidance = 4.5 if "cfg" in layout.parallel else None
             batch = 2 if guidance else 1
-            add_transformer(cases, model, Layout(*where), guidance=guidance, batch=batch, needs_gb=8, **kind)
+            add_transformer(cases, model, layout, guidance=guidance, batch=batch, needs_gb=8, **kind)

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from parity.cases import BlockShape, Layout, Registry
 from parity.cases.checkpoints import MODELS, quiet, register
-from parity.cases.layouts import RING8, ULYSSES8, USP24, add_transformer
+from parity.cases.layouts import USP24, add_transformer, layouts
 
 
 def add(cases: Registry) -> None:
     """Add the cases of the transformer, on CPU ranks and in TTNN."""
     tiny = {"latent": (3, 8, 12), "text": 29, "suite": "full"}
-    for layout in (
-        Layout("t3k", "sp2_tp4"),
-        RING8,
-        ULYSSES8,
-        USP24,
-        Layout("t3k-1x8", "tp8"),
-        Layout("tg", "sp8_tp4"),
-        Layout("tg", "sp4_tp8"),
-        Layout("galaxy", "sp8_tp4"),
+    for layout in layouts(
+        "t3k-sp2_tp4 t3k_1x8-sp8 t3k_1x8-sp8-ulysses t3k-sp8-usp_r2u4 t3k_1x8-tp8 tg-sp8_tp4 tg-sp4_tp8 galaxy-sp8_tp4"
     ):
         add_transformer(cases, "wan22_tiny", layout, **tiny)
     for parallel in ("cfg2_sp2_tp2", "cfg2_tp4"):
@@ -48,17 +41,9 @@ def _image_to_video(cases: Registry) -> None:
         add_transformer(cases, model, Layout("galaxy", "sp8_tp4"), suite="full", **shape)
 
 
-_EVERYWHERE = (
-    Layout("n300", "tp2"),
-    Layout("n300", "sp2"),
-    RING8,  # 72 tokens in eight shards of 32: two full, one of 8, five of padding only
-    ULYSSES8,  # four heads on eight devices
-    USP24,
-    Layout("t3k-1x8", "tp8"),  # four heads on eight devices
-    Layout("tg", "sp8_tp4"),
-    Layout("galaxy", "sp8_tp4"),
-    Layout("bh-loudbox", "sp2_tp4"),
-    Layout("bh-galaxy", "sp8_tp4"),
+_EVERYWHERE = layouts(  # 72 tokens over sp8 are two full shards, one of 8, five of padding; four heads on 8 devices
+    "n300-tp2 n300-sp2 t3k_1x8-sp8 t3k_1x8-sp8-ulysses t3k-sp8-usp_r2u4 t3k_1x8-tp8 tg-sp8_tp4 galaxy-sp8_tp4 "
+    "bh_loudbox-sp2_tp4 bh_galaxy-sp8_tp4"
 )
 
 
@@ -72,7 +57,7 @@ def _ttnn(cases: Registry) -> None:
         add_transformer(cases, "wan22_tiny64", layout, batch=1, suite="full", **kind)
     for layout in (t3k, Layout("t3k", "cfg2_sp2_tp2")):
         add_transformer(cases, "wan22_tiny64", layout, guidance=4.0, suite="full", tag="guided", **kind)
-    for layout in (t3k, Layout("t3k-1x8", "tp8"), Layout("bh-qb", "sp2_tp2")):
+    for layout in layouts("t3k-sp2_tp4 t3k_1x8-tp8 bh_qb-sp2_tp2"):
         add_transformer(cases, "wan22_uneven64", layout, suite="full", **kind)
     faint = "wan21_i2v_tiny64_faint"  # its norm of the image sees a variance as small as its epsilon
     register(faint, MODELS["wan21_i2v_tiny64"].but(gains=quiet("image_embedder.ff.net.2")))
