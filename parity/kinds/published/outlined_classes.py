@@ -8,8 +8,10 @@ linears of the time step.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -147,106 +149,65 @@ class _Centred(nn.Module):
         return out if scale is None else out * scale
 
 
-def _renamed(tensors: Tensors, names: dict[str, str]) -> Tensors:
-    """Rename tensors whose name begins with a key to what stands for it."""
+_DOUBLE = r"transformer_blocks\.(\d)\."
+_SINGLE = r"single_transformer_blocks\.0\."
+_TIME = r"time_(?:text_|guidance_)?embed\."
+_NAMES = {
+    r"(?:pos_embed\.proj|x_embedder|img_in|patch_embed\.proj)\.": "x_embedder.",
+    rf"(?:context_embedder|txt_in|{_TIME}caption_proj)\.": "context_embedder.",
+    rf"{_TIME}timestep_embedder\.linear_1\.": "time.0.",
+    rf"{_TIME}timestep_embedder\.linear_2\.": "time.1.",
+    r"norm_out\.linear\.": "mod_out.",
+    r"proj_out\.": "proj_out.",
+    rf"{_DOUBLE}(?:norm1\.linear(?:_1)?|img_mod\.1)\.": r"blocks.\1.spatial.mod.",
+    rf"{_DOUBLE}(?:norm1_context\.linear(?:_1)?|txt_mod\.1)\.": r"blocks.\1.prompt.mod.",
+    rf"{_DOUBLE}attn1?\.to_([qkv])\.": r"blocks.\1.spatial.to_\2.",
+    rf"{_DOUBLE}attn1?\.add_([qkv])_proj\.": r"blocks.\1.prompt.to_\2.",
+    rf"{_DOUBLE}attn1?\.norm_([qk])\.": r"blocks.\1.spatial.norm_\2.",
+    rf"{_DOUBLE}attn1?\.norm_added_([qk])\.": r"blocks.\1.prompt.norm_\2.",
+    rf"{_DOUBLE}attn1?\.to_out\.0\.": r"blocks.\1.spatial.out.",
+    rf"{_DOUBLE}attn1?\.to_add_out\.": r"blocks.\1.prompt.out.",
+    rf"{_DOUBLE}(?:ff\.linear_out|(?:ff|img_mlp)\.net\.2)\.": r"blocks.\1.spatial.ff.out.",
+    rf"{_DOUBLE}(?:ff_context\.linear_out|(?:ff_context|txt_mlp)\.net\.2)\.": r"blocks.\1.prompt.ff.out.",
+    rf"{_DOUBLE}(?:ff\.linear_in|(?:ff|img_mlp)\.net\.0\.proj)\.weight": r"blocks.\1.spatial.ff.in",
+    rf"{_DOUBLE}(?:ff_context\.linear_in|(?:ff_context|txt_mlp)\.net\.0\.proj)\.weight": r"blocks.\1.prompt.ff.in",
+    rf"{_SINGLE}norm\.linear\.": "single_blocks.0.mod.",
+    rf"{_SINGLE}(?:proj_out|attn\.to_out)\.": "single_blocks.0.down.",
+    rf"{_SINGLE}attn\.norm_([qk])\.": r"single_blocks.0.norm_\1.",
+    **{rf"{_SINGLE}attn\.to_{n}\.weight": f"single_blocks.0.in.{i}" for i, n in enumerate("qkv")},
+    rf"{_SINGLE}proj_mlp\.weight": "single_blocks.0.in.3",
+    r"double_stream_modulation_img\.linear\.": "shared.0.mod.",
+    r"double_stream_modulation_txt\.linear\.": "shared.1.mod.",
+    r"single_stream_modulation\.linear\.": "shared.2.mod.",
+}
+"""What the name of a weight begins with in any of the classes, and in an outline."""
+
+
+def _renamed(tensors: Tensors, parts: int = 1) -> Tensors:
+    """Rename the weights of a class; those into a feed-forward are cut: ``ff.in.0``, and ``ff.in.1`` if it is gated."""
     renamed: Tensors = {}
-    for name, x in tensors.items():
-        for start, other in names.items():
-            if name.startswith(start):
-                renamed[other + name.removeprefix(start)] = x
-                break
+    for theirs, x in tensors.items():
+        matches = ((re.match(pattern, theirs), ours) for pattern, ours in _NAMES.items())
+        match, ours = next(((match, ours) for match, ours in matches if match), (None, ""))
+        if match:
+            name = match.expand(ours) + theirs[match.end() :]
+            cut = x.chunk(parts) if name.endswith(".ff.in") else ()
+            renamed |= {f"{name}.{i}": part for i, part in enumerate(cut)} or {name: x}
+    renamed["x_embedder.weight"] = renamed["x_embedder.weight"].flatten(1)  # of a patch
     return renamed
 
 
-def _stream(block: str, name: str, index: int, *, prompt: bool) -> dict[str, str]:
-    """Return the names of a stream's weights in a double block."""
-    theirs = [f"add_{n}_proj" for n in "qkv"] if prompt else [f"to_{n}" for n in "qkv"]
-    added = "added_" if prompt else ""
-    context = "_context" if prompt else ""
-    ours = "prompt" if prompt else "spatial"
-    at = f"{block}.{index}."
-    to = f"blocks.{index}.{ours}."
-    attention = "attn1" if name == "mochi" else "attn"
-    return {
-        f"{at}norm1{context}.linear.": f"{to}mod.",
-        f"{at}norm1{context}.linear_1.": f"{to}mod.",
-        **{f"{at}{attention}.{theirs_n}.": f"{to}to_{n}." for theirs_n, n in zip(theirs, "qkv", strict=True)},
-        **{f"{at}{attention}.norm_{added}{n}.": f"{to}norm_{n}." for n in "qk"},
-        f"{at}{attention}.{'to_add_out' if prompt else 'to_out.0'}.": f"{to}out.",
-        f"{at}ff{context}.net.2.": f"{to}ff.out.",
-        f"{at}ff{context}.linear_out.": f"{to}ff.out.",
-        f"{at}ff{context}.net.0.proj.weight": f"{to}ff.in",
-        f"{at}ff{context}.linear_in.weight": f"{to}ff.in",
-    }
-
-
-def _common(embedder: str, time: str, name: str = "") -> dict[str, str]:
-    names = {f"{embedder}.": "x_embedder.", f"{time}.timestep_embedder.linear_1.": "time.0."}
-    names |= {f"{time}.timestep_embedder.linear_2.": "time.1.", "context_embedder.": "context_embedder."}
-    names |= {"norm_out.linear.": "mod_out.", "proj_out.": "proj_out.", f"{time}.caption_proj.": "context_embedder."}
-    for index in range(2):
-        for prompt in (False, True):
-            names |= _stream("transformer_blocks", name, index, prompt=prompt)
-    return names
-
-
-def _cut(tensors: Tensors, ending: str, parts: int) -> Tensors:
-    """Cut fused weights into their parts: ``ff.in`` as ``ff.in.0`` and, where it is gated, ``ff.in.1``."""
-    parts_by_name: Tensors = {}
-    for name, x in tensors.items():
-        if name.endswith(ending):
-            parts_by_name |= {f"{name}.{i}": part for i, part in enumerate(x.chunk(parts))}
-        else:
-            parts_by_name[name] = x
-    return parts_by_name
-
-
 def _of_sd35(tensors: Tensors) -> Tensors:
-    weights = _cut(_renamed(tensors, _common("pos_embed.proj", "time_text_embed")), ".ff.in", 1)
-    weights["x_embedder.weight"] = weights["x_embedder.weight"].flatten(1)
+    weights = _renamed(tensors)
     for kind in ("weight", "bias"):  # diffusers' last prompt has scale before shift
         name = f"blocks.1.prompt.mod.{kind}"
         weights[name] = torch.cat(weights[name].chunk(2)[::-1])
     return weights
 
 
-def _of_qwenimage(tensors: Tensors) -> Tensors:
-    names = _common("img_in", "time_text_embed") | {"txt_in.": "context_embedder."}
-    for index in range(2):
-        for ours, theirs in (("spatial", "img"), ("prompt", "txt")):
-            at = f"transformer_blocks.{index}.{theirs}_"
-            to = f"blocks.{index}.{ours}."
-            names |= {f"{at}mod.1.": f"{to}mod.", f"{at}mlp.net.2.": f"{to}ff.out."}
-            names |= {f"{at}mlp.net.0.proj.weight": f"{to}ff.in"}
-    return _cut(_renamed(tensors, names), ".ff.in", 1)
-
-
-def _of_flux1(tensors: Tensors) -> Tensors:
-    names = _common("x_embedder", "time_text_embed")
-    at = "single_transformer_blocks.0."
-    to = "single_blocks.0."
-    names |= {f"{at}norm.linear.": f"{to}mod.", f"{at}proj_out.": f"{to}down.", f"{at}proj_mlp.weight": f"{to}in.3"}
-    names |= {f"{at}attn.to_{n}.weight": f"{to}in.{i}" for i, n in enumerate("qkv")}
-    names |= {f"{at}attn.norm_{n}.": f"{to}norm_{n}." for n in "qk"}
-    return _cut(_renamed(tensors, names), ".ff.in", 1)
-
-
 def _of_flux2(tensors: Tensors) -> Tensors:
-    names = _common("x_embedder", "time_guidance_embed")
-    at = "single_transformer_blocks.0."
-    to = "single_blocks.0."
-    names |= {f"double_stream_modulation_{n}.linear.": f"shared.{i}.mod." for i, n in enumerate(("img", "txt"))}
-    names |= {"single_stream_modulation.linear.": "shared.2.mod.", f"{at}attn.to_out.": f"{to}down."}
-    names |= {f"{at}attn.norm_{n}.": f"{to}norm_{n}." for n in "qk"}
-    weights = _cut(_renamed(tensors, names), ".ff.in", 2)
-    fused = tensors[f"{at}attn.to_qkv_mlp_proj.weight"].split([WIDTH] * 3 + [3 * WIDTH] * 2)
-    return weights | {f"{to}in.{i}": part for i, part in enumerate(fused)}
-
-
-def _of_mochi(tensors: Tensors) -> Tensors:
-    weights = _cut(_renamed(tensors, _common("patch_embed.proj", "time_embed", "mochi")), ".ff.in", 2)
-    weights["x_embedder.weight"] = weights["x_embedder.weight"].flatten(1)
-    return weights
+    fused = tensors["single_transformer_blocks.0.attn.to_qkv_mlp_proj.weight"].split([WIDTH] * 3 + [3 * WIDTH] * 2)
+    return _renamed(tensors, 2) | {f"single_blocks.0.in.{i}": part for i, part in enumerate(fused)}
 
 
 _SIZES: dict[str, Any] = {"num_layers": 2, "num_attention_heads": HEADS, "attention_head_dim": HEAD_DIM}
@@ -286,7 +247,7 @@ OUTLINED = {
         "FluxTransformer2DModel",
         {**_FLUX, "pooled_projection_dim": 6, "axes_dims_rope": (2, 2, 4)},
         _FLUX1,
-        names=_of_flux1,
+        names=_renamed,
         inputs=_IDS | _POOLED,
         change=_flux1,
         times=1000.0,
@@ -304,7 +265,7 @@ OUTLINED = {
         "MochiTransformer3DModel",
         {**_MOCHI, "time_embed_dim": 256},
         MochiConfig.from_dict(_MOCHI),
-        names=_of_mochi,
+        names=partial(_renamed, parts=2),
         inputs={"encoder_attention_mask": torch.ones(2, PROMPT, dtype=torch.bool)},
         change=_mochi,
         pictures=2,
@@ -313,7 +274,7 @@ OUTLINED = {
         "QwenImageTransformer2DModel",
         {**_QWEN_IMAGE, "axes_dims_rope": (2, 2, 4)},
         QwenImageConfig.from_dict(_QWEN_IMAGE),
-        names=_of_qwenimage,
+        names=_renamed,
         inputs={"img_shapes": [[(1, ROWS, COLUMNS)]] * 2},
         change=_qwenimage,
         times=1000.0,
