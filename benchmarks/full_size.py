@@ -14,13 +14,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from benchmarks.sim import cpu_s
+from benchmarks.sim import cpu_s, medians, utc_date
 from refsim import api
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
@@ -172,8 +170,8 @@ def compare(ours: Tensor, theirs: Tensor, seconds: list[tuple[float, float]], al
     from parity.measure.metrics import one_minus_pcc, rel_rmse
 
     ratios = [[mesh / one for mesh, one in zip(*pair, strict=True)] for pair in zip(seconds, alone, strict=True)]
-    oracle_s, oracle_cpu_s = _medians(alone)
-    times_oracle, cpu_times_oracle = _medians(ratios)
+    oracle_s, oracle_cpu_s = medians(alone)
+    times_oracle, cpu_times_oracle = medians(ratios)
     a = ours.float()
     b = theirs.float()
     return {
@@ -184,10 +182,6 @@ def compare(ours: Tensor, theirs: Tensor, seconds: list[tuple[float, float]], al
         "times_oracle": times_oracle,
         "cpu_times_oracle": cpu_times_oracle,
     }
-
-
-def _medians(pairs: Sequence[Sequence[float]]) -> list[float]:
-    return [statistics.median(column) for column in zip(*pairs, strict=True)]
 
 
 @contextmanager
@@ -298,7 +292,7 @@ def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str
             alone.append((taken[0], taken[1]))
     seconds = seconds[-step.rounds :]
     alone = alone[-step.rounds :]
-    step_s, step_cpu_s = _medians(seconds)
+    step_s, step_cpu_s = medians(seconds)
     memory_gib = psutil.virtual_memory().total / 2**30
     return FullSize(
         model=step.model,
@@ -326,7 +320,7 @@ def measure(step: Step, options: RunOptions, folder: Path, *, say: Callable[[str
         sent_bytes=result.bytes_by_collective,
         machine=f"{platform.machine()}, {psutil.cpu_count()} cores, {memory_gib:.0f} GiB",
         load_before=busy,
-        measured=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        measured=utc_date(),
         check=compare(result.tensors["sample"], theirs, seconds, alone) if oracle is not None else None,
     )
 

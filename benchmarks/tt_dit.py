@@ -44,10 +44,10 @@ KEYS = ("operations", "fused", "collectives", "read_bytes", "written_bytes", "li
 MIB = 1024 * 1024
 
 
-def tree() -> Path | None:
-    """Return the checkout that TT_METAL_TREE names, or None where it names none."""
+def tree(part: str = "models/tt_dit") -> Path | None:
+    """Return the checkout that TT_METAL_TREE names, or None where it names none that has such a ``part``."""
     folder = os.environ.get("TT_METAL_TREE", "")
-    return Path(folder).absolute() if folder and (Path(folder) / "models" / "tt_dit").is_dir() else None
+    return Path(folder).absolute() if folder and (Path(folder) / part).is_dir() else None
 
 
 WITHOUT = "skipped: TT_METAL_TREE names no checkout of tt-metal; clone it at 622c6fb9 and give its path."

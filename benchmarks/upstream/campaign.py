@@ -21,6 +21,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from benchmarks import tt_dit
 from benchmarks.upstream import jobs, page, seed
 from parity.measure.machine import git
 from refsim.runtime.host_memory import total_bytes
@@ -29,22 +30,11 @@ COMMIT = "622c6fb9"
 STEPS = ("unit", "tt-dit", "bugs", "report")
 
 
-def tree() -> Path | None:
-    """Return the checkout that TT_METAL_TREE names, or None where it names none."""
-    folder = os.environ.get("TT_METAL_TREE", "")
-    return Path(folder).absolute() if folder and (Path(folder) / jobs.UNIT).is_dir() else None
-
-
-WITHOUT = f"skipped: TT_METAL_TREE names no checkout of tt-metal; clone it at {COMMIT} and give its path."
-
-
 def commit(checkout: Path) -> str:
     """Return the checkout's commit as git tells it, or by its files, or that it is unknown."""
     if name := git(checkout, "rev-parse", "--short=8", "HEAD"):
         return name
-    from benchmarks.tt_dit import commit as by_files
-
-    return by_files(checkout)
+    return tt_dit.commit(checkout)
 
 
 def _settings(out: Path, arguments: argparse.Namespace, checkout: Path) -> None:
@@ -89,9 +79,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run a step; returns the exit status."""
     arguments = parser().parse_args(argv)
-    checkout = tree()
+    checkout = tt_dit.tree(jobs.UNIT)
     if checkout is None:
-        print(WITHOUT)
+        print(tt_dit.WITHOUT)
         return 0
     if arguments.again and arguments.out.exists():
         if not (arguments.out / "settings.json").exists():

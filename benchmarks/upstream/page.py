@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from benchmarks.upstream.table import (
     rates,
     read,
 )
+from refsim.files.tables import as_markdown
 
 SUITES = {"unit": "`tests/ttnn/unit_tests`", "tt-dit": "tt_dit, one or two layers at published widths, random weights"}
 SEEDED = "Bugs seeded into tt_dit"
@@ -52,9 +53,8 @@ def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
     page = reports / "upstream.md"
     numbers = reports / "upstream.json"
     former_numbers = json.loads(numbers.read_text(encoding="utf-8")) if page.exists() and numbers.exists() else {}
-    former_numbers = (
-        former_numbers if all(former_numbers.get(name) == facts[name] for name in ("commit", "ttnn", "seed")) else {}
-    )
+    if any(former_numbers.get(name) != facts[name] for name in ("commit", "ttnn", "seed")):
+        former_numbers = {}
     former = page.read_text(encoding="utf-8") if former_numbers else ""
     page.write_text("\n".join(_page(runs, bugs, facts, former)) + "\n", encoding="utf-8")
     suites = former_numbers.get("suites", {}) | {name: _data(run) for name, run in runs.items()}
@@ -115,7 +115,7 @@ def _suite(run: Run) -> list[str]:
         + ", ".join(f"{number[kind]} {words}" for kind, words in LEFT_OUT.items())
         + f", and {len(run.modules)} files that cannot be collected.",
         "",
-        *_directories(run.cases),
+        _directories(run.cases),
         "",
         "A pass with golden fallback is circular evidence: ttnn's golden functions answered some operation, and many "
         "of these tests take their expectation from the same function.",
@@ -141,7 +141,7 @@ def _suite(run: Run) -> list[str]:
     return lines
 
 
-def _directories(cases: Sequence[Case]) -> list[str]:
+def _directories(cases: Sequence[Case]) -> str:
     rows = []
     for directory in sorted({case.directory for case in cases}):
         here = [case for case in cases if case.directory == directory]
@@ -154,11 +154,11 @@ def _directories(cases: Sequence[Case]) -> list[str]:
         percent = f"{rate['pass_percent']:g}" if rate["counted"] else "-"
         rows.append((f"`{directory}`", len(here), rate["counted"], *passed, number[FAILED], words, left, percent))
     head = ("directory", "started", "counted", "own rules", "golden fallback", "no device op")
-    return _table((*head, "failed", "failed by", "left out", "pass %"), rows)
+    return as_markdown(rows, (*head, "failed", "failed by", "left out", "pass %"))
 
 
 def _failures(cases: Sequence[Case]) -> list[str]:
-    failed = [case for case in cases if case.kind == FAILED]
+    failed = _failed(cases)
     if not failed:
         return ["No counted case fails."]
     unexplained = sum(case.cause is None for case in failed)
@@ -171,7 +171,7 @@ def _failures(cases: Sequence[Case]) -> list[str]:
         for (who, words, message), group in sorted(groups.items(), key=lambda pair: (-len(pair[1]), pair[0]))
     ]
     title = f"Failing cases ({len(failed)}, of which {unexplained} unexplained):"
-    return [title, "", *_table(("cases", "whose", "cause", "message", "one of them"), rows)]
+    return [title, "", as_markdown(rows, ("cases", "whose", "cause", "message", "one of them"))]
 
 
 def _left_out(run: Run) -> list[str]:
@@ -185,7 +185,7 @@ def _left_out(run: Run) -> list[str]:
     if not groups:
         return []
     rows = [(n, kind, why) for (kind, why), n in sorted(groups.items(), key=lambda p: (p[0][0], -p[1], p[0][1]))]
-    return ["Left out of the count:", "", *_table(("cases", "because", "message"), rows)]
+    return ["Left out of the count:", "", as_markdown(rows, ("cases", "because", "message"))]
 
 
 def _bugs(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -203,7 +203,7 @@ def _bugs(rows: Sequence[dict[str, Any]]) -> list[str]:
         "them pass without a bug, and only what they say of a bug counts. Blocks run with fewer tokens than upstream's "
         "parameters say, with upstream's thresholds.",
         "",
-        *_table(("bug", "what is wrong", "where", "caught by", "what was said"), table),
+        as_markdown(table, ("bug", "what is wrong", "where", "caught by", "what was said")),
         *(["", f"Alarms without a bug: {', '.join(false)}."] if false else []),
         *(["", f"**Not run yet:** {', '.join(missing)}."] if missing else []),
     ]
@@ -238,7 +238,7 @@ def _data(run: Run) -> dict[str, Any]:
     }
 
 
-def _failed(cases: Iterable[Case]) -> list[Case]:
+def _failed(cases: Sequence[Case]) -> list[Case]:
     return [case for case in cases if case.kind == FAILED]
 
 
@@ -249,8 +249,3 @@ def _name(case: str) -> str:
 
 def _short(text: str) -> str:
     return " ".join(text.split())[:140].replace("|", "/")
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return [*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows)]

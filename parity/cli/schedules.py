@@ -100,8 +100,9 @@ def policy(
     as_json: opt.AsJson = False,
 ) -> None:
     """Model-check how a ring reuses its buffers over layers; exit code 1 if a policy asked for by name is unsafe."""
-    from parity.policies import Fabric
     from parity.policies import verdicts as report
+    from parity.policies.operations import Fabric
+    from parity.policies.program import POLICIES
 
     over = Fabric.of(fabric)
     if markdown:
@@ -115,7 +116,7 @@ def policy(
         if wrong:
             raise typer.Exit(1)
         return
-    names = [name] if name else [one for one in report.POLICIES if report.suits(one, over)]
+    names = [name] if name else [one for one in POLICIES if report.suits(one, over)]
     verdicts = [report.judge(one, ranks, seeds, over) for one in names]
     passed = not name or verdicts[0].safe
     answer(verdicts, lambda judged: "\n\n".join(map(str, judged)), as_json=as_json, passed=passed)

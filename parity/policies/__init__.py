@@ -10,27 +10,3 @@ Judged in three ways that must agree:
     search  breadth-first over all interleavings of a few devices: the shortest schedule that goes wrong
     clock   seeded delays on a clock, any size: which read gets bytes of the wrong layer, and from what lag on
 """
-
-from parity.policies.clock import Clock, Simulated, critical_lag, seeded_stalls, simulate
-from parity.policies.operations import Fabric, Op, Program, Thread
-from parity.policies.program import LAYERS, POLICIES, program
-from parity.policies.proof import prove
-from parity.policies.search import Explored, explore
-
-__all__ = [
-    "LAYERS",
-    "POLICIES",
-    "Clock",
-    "Explored",
-    "Fabric",
-    "Op",
-    "Program",
-    "Simulated",
-    "Thread",
-    "critical_lag",
-    "explore",
-    "program",
-    "prove",
-    "seeded_stalls",
-    "simulate",
-]

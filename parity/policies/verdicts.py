@@ -5,23 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from parity.policies import (
-    POLICIES,
-    Clock,
-    Fabric,
-    Program,
-    critical_lag,
-    explore,
-    program,
-    prove,
-    seeded_stalls,
-    simulate,
-)
+from parity.policies.clock import Clock, critical_lag, seeded_stalls, simulate
+from parity.policies.operations import Fabric, Program
+from parity.policies.program import POLICIES, program
+from parity.policies.proof import prove
+from parity.policies.search import explore
 from refsim.base.errors import UserError
 from refsim.base.mesh import Topology
 from refsim.files.tables import as_markdown
 
-__all__ = ["FABRICS", "POLICIES", "RING", "Verdict", "judge", "markdown", "replayed"]
 Cells = tuple[Any, ...]
 RING = Fabric()
 FABRICS = (

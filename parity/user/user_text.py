@@ -70,7 +70,7 @@ class Followed:
 
 
 @dataclass(frozen=True)
-class TextCheck:
+class TextCheck(Followed):
     """The text, judged by a library's own generation.
 
     Attributes:
@@ -81,25 +81,16 @@ class TextCheck:
 
     against: str
     tokens: int
-    followed: Followed
     margin_error: float
     forward: CheckAgainst | None = None
 
     @property
     def passed(self) -> bool:
-        return self.wrong is None and self.margin_error <= self.followed.limit
-
-    @property
-    def ties(self) -> list[int]:
-        return self.followed.ties
-
-    @property
-    def wrong(self) -> Wrong | None:
-        return self.followed.wrong
+        return self.wrong is None and self.margin_error <= self.limit
 
     @property
     def metrics(self) -> dict[str, Bounded]:
-        return {"margin_max_abs": Bounded(self.margin_error, self.followed.limit)}
+        return {"margin_max_abs": Bounded(self.margin_error, self.limit)}
 
     def text(self, word: Callable[[Sequence[int]], str] = str) -> str:
         """Write the same in lines; ``word`` makes text of ids."""
@@ -114,7 +105,7 @@ class TextCheck:
             )
             by = "" if wrong.by is None else f", by {wrong.by:.2g} of a logit"
             lines.append(f"first wrong token: position {wrong.position}, {ours} where it says {theirs}{by}")
-        lines.append(f"  {'margin_max_abs':26} {self.margin_error:9.2e}  at most {self.followed.limit:.2e}")
+        lines.append(f"  {'margin_max_abs':26} {self.margin_error:9.2e}  at most {self.limit:.2e}")
         if self.forward is not None and self.forward.passed:
             lines.append(
                 "the target's forward over the same ids is right: what is wrong is cache, positions or drafter"
@@ -131,10 +122,10 @@ def judge_text(
     checkpoint = Checkpoint(folder, options.variant)
     followed = follow(_generate(folder, request, options.variant), ids, text.tokens, request.max_new_tokens)
     judged = TextCheck(
-        f"{checkpoint.class_name}.generate of transformers",
-        len(text.tokens),
-        followed,
-        margin_error(text, followed.margins, drafted=request.draft is not None),
+        **vars(followed),
+        against=f"{checkpoint.class_name}.generate of transformers",
+        tokens=len(text.tokens),
+        margin_error=margin_error(text, followed.margins, drafted=request.draft is not None),
     )
     if judged.passed:
         return judged

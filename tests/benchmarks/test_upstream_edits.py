@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.upstream import campaign
+from benchmarks import tt_dit
 from benchmarks.upstream.bugs import BUGS
 from benchmarks.upstream.edits import (
     Argument,
@@ -106,9 +106,9 @@ def test_thirty_bugs_are_told_apart():
     )
 
 
-@pytest.mark.skipif(campaign.tree() is None, reason=campaign.WITHOUT)
+@pytest.mark.skipif(tt_dit.tree() is None, reason=tt_dit.WITHOUT)
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_fits_the_tree(name):
     bug = BUGS[name]
-    source = (campaign.tree() / "models" / bug.file).read_text(encoding="utf-8")
+    source = (tt_dit.tree() / "models" / bug.file).read_text(encoding="utf-8")
     edited(source, bug.function, bug.edit)

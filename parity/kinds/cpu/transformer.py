@@ -213,8 +213,8 @@ def keeps_trace(case: Case) -> bool:
 
 
 def transformer_inputs(case: Case, seed: int) -> dict[str, Tensor]:
-    """Return the case's inputs, values of :meth:`Transformer.held`; of fp32 the time step comes as bf16, in which some
-    pipelines hand it over: what follows is still computed in fp32.
+    """Return the case's inputs, values of :meth:`Transformer.value_dtype`; of fp32 the time step comes as bf16, in
+    which some pipelines hand it over: what follows is still computed in fp32.
     """
     oracle = ModelKind.oracle(case)
     dtype = Transformer.value_dtype(case)

@@ -46,8 +46,7 @@ class TTNNTextEncoder(TTNNKind):
     program = "tt_impl.pipelines.transformer:program"
     thresholds: ClassVar = {"bf16": (*WHOLE, MEAN_TOKEN)}
 
-    def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        return text_inputs(case, seed)
+    inputs = staticmethod(text_inputs)
 
     def measure(self, case: Case, seed: int, outcome: Outcome, reference: Result) -> tuple[Metrics, dict[str, Any]]:
         config = case.layout.config()

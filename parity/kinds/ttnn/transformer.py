@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
-
 from parity.cases import Case
 from parity.kinds.base import Metrics, TTNNKind
 from parity.kinds.cpu.transformer import compare_samples, transformer_inputs
@@ -41,8 +39,7 @@ class TTNNTransformer(TTNNKind):
     program = "tt_impl.pipelines.transformer:program"
     thresholds: ClassVar = {"bf16": (*WHOLE[:-2], GUIDED, *WHOLE[-2:])}
 
-    def inputs(self, case: Case, seed: int) -> dict[str, Tensor]:
-        return transformer_inputs(case, seed)
+    inputs = staticmethod(transformer_inputs)
 
     def arguments(self, case: Case, seed: int) -> dict[str, Any]:
         return super().arguments(case, seed) | {"guidance": case.guidance}

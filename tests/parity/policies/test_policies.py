@@ -4,18 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from parity.policies import (
-    POLICIES,
-    Clock,
-    Fabric,
-    Thread,
-    critical_lag,
-    explore,
-    program,
-    prove,
-    seeded_stalls,
-    simulate,
-)
+from parity.policies.clock import Clock, critical_lag, seeded_stalls, simulate
+from parity.policies.operations import Fabric, Thread
+from parity.policies.program import POLICIES, program
+from parity.policies.proof import prove
+from parity.policies.search import explore
 from parity.policies.verdicts import (
     FABRICS,
     MARKS,

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from parity.faults.run import FAULTS, corpus, run
-from parity.policies import Fabric, program, prove
+from parity.policies.operations import Fabric
+from parity.policies.program import program
+from parity.policies.proof import prove
 from parity.report.public_bugs import BUGS, markdown, replayed
 from tests.refsim.runtime.test_hazards import FOUND
 
