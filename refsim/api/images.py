@@ -49,7 +49,7 @@ class Ran:
         replicas_equal: every rank ended with these frames.
         hazards: uses of device buffers that nothing kept apart.
         transport: what moved tensors between refsim's ranks, ``gloo`` or ``shared``.
-        padded: what refsim's ranks padded.
+        padded: what was padded.
     """
 
     tensors: dict[str, Tensor]
@@ -78,7 +78,7 @@ class Generated:
         seconds: per stage, as rank 0 saw it.
         replicas_equal: every rank ended with these frames.
         transport: what moved tensors between refsim's ranks; None from another backend.
-        padded: what refsim's ranks padded, in all models of the pipeline.
+        padded: what was padded, in all models of the pipeline.
         notes: what else a backend reported.
         check: against another run, None unless asked for.
     """

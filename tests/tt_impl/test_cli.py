@@ -34,15 +34,17 @@ def test_run_on_the_mock_mesh(tmp_path):
         config = json.loads((folder / "config.json").read_text())
         dims = config["joint_attention_dim"], config["pooled_projection_dim"]
         save_file(model_inputs(CASE.shape, *dims, "normal", 0), tmp_path / "in.safetensors")
-        words = ["run", folder, "--mesh", "n300", "--parallel", "cfg2", "--guidance", 4.5]
+        words = ["run", folder, "--mesh", "bh-qb", "--parallel", "cfg2_tp2", "--guidance", 4.5]
         words += ["--inputs", tmp_path / "in.safetensors", "--dtype", "bf16"]
         device, trace = tmp_path / "device.safetensors", tmp_path / "trace.jsonl"
         done = refsim(*words, "--backend", "ttnn-mock", "--out", device, "--trace", trace, "--json")
         assert done.returncode == 0, done.stderr
         summary = loads("run", done.stdout)
         assert summary["backend"] == "ttnn-mock" and summary["operations"] == len(trace.read_text().splitlines())
-        done = refsim(*words, "--out", tmp_path / "cpu.safetensors")
+        done = refsim(*words, "--out", tmp_path / "cpu.safetensors", "--json")
         assert done.returncode == 0, done.stderr
+        assert [one["what"] for one in summary["padded"]] == ["heads"]
+        assert summary["padded"] == loads("run", done.stdout)["padded"], "both backends pad alike, and say so"
     ours, theirs = load_file(device), load_file(tmp_path / "cpu.safetensors")
     assert ours.keys() == theirs.keys() == {"sample", "guided"}
     for name, value in theirs.items():

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import ttnn
 
 from refsim.base.errors import UserError
+from refsim.base.padded import note
 from refsim.files.checkpoint import Weights
 from tt_impl.layers.matmul import Residual, add_gated, gather_matmul, gather_split_matmul, matmul, split_matmul
 from tt_impl.parallel.context import Context
@@ -143,7 +144,8 @@ class AttentionSizes:
                 f"tp {ctx.tp} x ulysses {ctx.ulysses} cannot split {self.num_heads} heads evenly; allow padding to "
                 f"{heads} with --pad-heads."
             )
-        return heads * self.head_dim
+        over = "tp" if ctx.ulysses == 1 else f"ulysses{ctx.ulysses} x tp"
+        return note("heads", self.num_heads, heads, over, ctx.tp) * self.head_dim
 
 
 class ColParallelQKV:

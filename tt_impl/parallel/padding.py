@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import ttnn
 
+from refsim.base.padded import note
+
 TILE = ttnn.TILE_SIZE
 
 
@@ -24,8 +26,12 @@ def padded_heads(heads: int, factor: int) -> int:
 
 
 def padded_features(features: int, factor: int) -> int:
-    return features if factor == 1 else round_up(features, TILE * factor)
+    return features if factor == 1 else note("features", features, round_up(features, TILE * factor), "tp", factor)
 
 
 def padded_tokens(tokens: int, factor: int) -> int:
-    return tokens if factor == 1 else round_up(tokens, TILE * factor)
+    return tokens if factor == 1 else note("tokens", tokens, round_up(tokens, TILE * factor), "sp", factor)
+
+
+def padded_prompt(tokens: int, factor: int) -> int:
+    return tokens if factor == 1 else note("prompt tokens", tokens, round_up(tokens, TILE * factor), "sp", factor)

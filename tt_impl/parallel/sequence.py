@@ -8,27 +8,34 @@ The prompt is whole on every device, or (``--prompt-layout split``) cut over sp 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 import ttnn
 
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import padded_tokens
+from tt_impl.parallel.padding import padded_prompt, padded_tokens
 
 
 def put_tokens(
-    ctx: Context, x_BND: torch.Tensor, *, tp_dim: int | None = None, dtype: ttnn.DataType | None = None
+    ctx: Context,
+    x_BND: torch.Tensor,
+    *,
+    tp_dim: int | None = None,
+    dtype: ttnn.DataType | None = None,
+    pad: Callable[[int, int], int] = padded_tokens,
 ) -> ttnn.Tensor:
     """(B, N, D) on the host -> (B, 1, local N, D), cut over sp; with ``tp_dim`` 3 features are cut over tp too."""
     rows = x_BND.shape[1]
-    padded = F.pad(x_BND, (0, 0, 0, padded_tokens(rows, ctx.sp) - rows))
+    padded = F.pad(x_BND, (0, 0, 0, pad(rows, ctx.sp) - rows))
     return ctx.put(padded[:, None], sp_dim=2, tp_dim=tp_dim, dtype=dtype)
 
 
 def put_prompt(ctx: Context, x_BLD: torch.Tensor, *, tp_dim: int | None = None) -> ttnn.Tensor:
     """(B, L, D) on the host -> (B, 1, L, D) on every device, or (B, 1, local L, D) where the prompt is split."""
     if ctx.options.splits_prompt:
-        return put_tokens(ctx, x_BLD, tp_dim=tp_dim)
+        return put_tokens(ctx, x_BLD, tp_dim=tp_dim, pad=padded_prompt)
     return ctx.put(x_BLD[:, None], tp_dim=tp_dim)
 
 

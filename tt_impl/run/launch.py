@@ -18,6 +18,7 @@ from refsim.base import processes, scratch
 from refsim.base.errors import RankFailure, UserError
 from refsim.base.jobs import Job
 from refsim.base.options import RunOptions
+from refsim.base.padded import Padded
 from tt_impl.run.progress import read as read_progress
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Outcome:
         ran: one line: which kind of mesh ran it, grid, fabric.
         ops: every device operation in order, with shapes and dtype.
         collectives: those that communicate: name, mesh axis, bytes held by a device before it.
+        padded: what the program padded.
         report: what else the program has to say, JSON values.
         optable: where it was asked for, one row per different device operation, see ``tt_impl.trace.optable.OpTable``.
         resources: with ``optable``, its summary: operations, fidelities, peak L1 of a core, peak DRAM of a device.
@@ -47,6 +49,7 @@ class Outcome:
     ran: str
     ops: list[dict[str, Any]]
     collectives: list[dict[str, Any]]
+    padded: list[Padded] = field(default_factory=list)
     report: dict[str, Any] = field(default_factory=dict)
     optable: list[dict[str, Any]] | None = None
     resources: dict[str, Any] | None = None
@@ -197,8 +200,9 @@ def _read(folder: Path, code: int, log: Path) -> Outcome:
         message = " ".join(answer["message"].partition("backtrace:")[0].split())
         raise RankFailure(f"ttnn failed in {_last(folder)}: {message}", rank=0, traceback=answer["traceback"])
     tensors = safetensors.torch.load_file(folder / "out.safetensors")
+    padded = [Padded(**entry) for entry in answer["padded"]]
     keys = ("ran", "ops", "collectives", "report", "optable", "resources")
-    return Outcome(tensors, **{key: answer[key] for key in keys if key in answer})
+    return Outcome(tensors, padded=padded, **{key: answer[key] for key in keys if key in answer})
 
 
 def _last(folder: Path) -> str:

@@ -26,6 +26,7 @@ import safetensors.torch
 from refsim.base import processes
 from refsim.base.jobs import Job, failure, injected, named
 from refsim.base.options import RunOptions
+from refsim.base.padded import noting
 from refsim.models.registry import open_checkpoint
 from tt_impl.run import progress
 from tt_impl.run.backends import get_backend, stand_in
@@ -76,10 +77,12 @@ def _run_program(
 
                 table = OpTable()
                 stack.enter_context(intercepted(table))
+            padded = stack.enter_context(noting())
             result = program(mesh.device, options, **arguments)
         report, tensors = result if isinstance(result, tuple) else ({}, result)
         safetensors.torch.save_file({k: t.contiguous() for k, t in tensors.items()}, folder / "out.safetensors")
         answer = {"ran": mesh.describe(), "ops": recorder.ops, "collectives": recorder.collectives(), "report": report}
+        answer["padded"] = [vars(one) for one in padded]
         if message["optable"]:
             answer |= {"optable": table.rows, "resources": table.summary()}
         return answer

@@ -153,7 +153,9 @@ def _run_ttnn(arguments: dict[str, Any], options: RunOptions, progress: Progress
     sent: Counter[str] = Counter()
     for collective in outcome.collectives:
         sent[f"{collective['collective']}@axis{collective['axis']}"] += collective["bytes"]
-    return Ran(outcome.tensors, report, time.monotonic() - started, bytes_by_collective=dict(sent))
+    return Ran(
+        outcome.tensors, report, time.monotonic() - started, bytes_by_collective=dict(sent), padded=outcome.padded
+    )
 
 
 def _text(summary: Pictures, generated: Generated) -> str:

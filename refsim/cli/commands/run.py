@@ -205,6 +205,7 @@ class _Summary(Document):
     Attributes:
         factors: Factor and mesh axis, by scheme.
         outputs: Shapes of the tensors in ``out``.
+        padded: What is padded, with what it adds.
     """
 
     mesh: str
@@ -216,23 +217,19 @@ class _Summary(Document):
     math: str | None
     transport: str | None
     outputs: dict[str, list[int]]
+    padded: list[Padded]
     out: str
     trace: str | None
 
 
 @dataclasses.dataclass
 class Forward(_Summary):
-    """One model on refsim's ranks.
-
-    Attributes:
-        padded: What is padded, with what it adds.
-    """
+    """One model on refsim's ranks."""
 
     ranks: int
     replicas_equal: bool
     hazards: list[str]
     bytes_by_collective: dict[str, int]
-    padded: list[Padded]
     wall_s: float
     check_against: Annotated[Any, Key(form="parity.user.user_checkpoint:CheckAgainst | None")]
 
@@ -247,10 +244,8 @@ class ForwardInTtnn(_Summary):
     wall_s: float
 
 
-def _summary(
-    asked: _Asked, options: RunOptions, tensors: dict[str, Any], transport: str | None = None
-) -> dict[str, Any]:
-    """Return the fields that both kinds of backend have, for the one or the other's class."""
+def _summary(asked: _Asked, options: RunOptions, gave: Any, transport: str | None = None) -> dict[str, Any]:
+    """Return the fields that both kinds of backend have, for the class of the one or the other that gave a result."""
     parallel = options.parallel
     return {
         "mesh": options.mesh.name,
@@ -261,10 +256,17 @@ def _summary(
         "backend": options.backend,
         "math": options.math if options.backend == "cpu" else None,
         "transport": transport,
-        "outputs": {name: list(t.shape) for name, t in tensors.items()},
+        "outputs": {name: list(t.shape) for name, t in gave.tensors.items()},
+        "padded": gave.padded,
         "out": str(asked.out),
         "trace": str(asked.trace) if asked.trace else None,
     }
+
+
+def _say_padded(summary: _Summary) -> None:
+    """Print a line for everything that is padded."""
+    for padded in summary.padded:
+        typer.echo(f"pads {padded}")
 
 
 def _title(asked: _Asked, options: RunOptions) -> str:
@@ -296,12 +298,11 @@ def _run_model(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
 
         measured_trace.write(result.trace, asked.trace, _title(asked, options))
     summary = Forward(
-        **_summary(asked, options, result.tensors, result.transport),
+        **_summary(asked, options, result, result.transport),
         ranks=options.mesh.num_devices,
         replicas_equal=len(set(result.value["digests"])) == 1,
         hazards=[str(hazard) for hazard in result.hazards],
         bytes_by_collective=result.bytes_by_collective,
-        padded=result.padded,
         wall_s=round(result.wall_s, 3),
         check_against=judged,
     )
@@ -313,8 +314,7 @@ def _run_model(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
         same = "all ranks agree" if summary.replicas_equal else "RANKS DISAGREE"
         ranks = f"{options.mesh.num_devices} ranks, {same}, {sent:.1f} MB sent, {result.wall_s:.2f} s"
         typer.echo(f"{shapes} -> {asked.out}  ({ranks})")
-        for padded in result.padded:
-            typer.echo(f"pads {padded}")
+        _say_padded(summary)
         if asked.trace is not None:
             typer.echo(f"trace of {len(result.trace)} events -> {asked.trace}")
         if judged is not None:
@@ -339,7 +339,7 @@ def _run_ttnn(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
         )
     if asked.trace is not None:
         output.write(asked.trace, "".join(json.dumps(op) + "\n" for op in outcome.ops).encode(), "--trace")
-    common = _summary(asked, options, outcome.tensors)
+    common = _summary(asked, options, outcome)
     wall_s = round(time.monotonic() - started, 3)
     summary = ForwardInTtnn(
         **common, ran=outcome.ran, operations=len(outcome.ops), collectives=outcome.collectives, wall_s=wall_s
@@ -351,4 +351,5 @@ def _run_ttnn(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
     mock = options.backend == "ttnn-mock"
     values = "golden values, kernels not run" if mock else "computed by the device's kernels"
     typer.echo(f"{shapes} -> {asked.out}  ({len(outcome.ops)} operations, {summary.wall_s:.2f} s)")
+    _say_padded(summary)
     typer.echo(f"ran on {outcome.ran} ({values})")

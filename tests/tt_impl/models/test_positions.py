@@ -64,7 +64,7 @@ def test_flux() -> None:
         for i, n in enumerate(model.axes_dims_rope)
     ]  # fmt: skip
     cos, sin = (torch.cat([part[i] for part in parts], -1) for i in (0, 1))
-    check(flux1._tables(Whole, model, ids, split=False), cos, sin)
+    check(flux1._tables(Whole, model, ids, None), cos, sin)
 
 
 @pytest.mark.parametrize("name,grid_type", [("cogvideox_5b_tiny64", "linspace"), ("cogvideox_15_tiny64", "slice")])

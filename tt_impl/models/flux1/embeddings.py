@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,7 @@ from tt_impl.layers.embeddings import TimeTextEmbedding, TwoLinears, timestep_em
 from tt_impl.layers.linear import pad_to
 from tt_impl.layers.rope import PairTables, pair_rotary, rotary_angles
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import padded_tokens
+from tt_impl.parallel.padding import padded_prompt, padded_tokens
 from tt_impl.parallel.sequence import split_length
 
 _TRAIN_TIMESTEPS = 1000
@@ -46,16 +47,18 @@ class Sequences:
         return cls(
             img_ids_N3.shape[0],
             split_length(ctx, txt_ids_L3.shape[0]),
-            _tables(ctx, config, img_ids_N3, split=True),
-            _tables(ctx, config, txt_ids_L3, split=split),
+            _tables(ctx, config, img_ids_N3, padded_tokens),
+            _tables(ctx, config, txt_ids_L3, padded_prompt if split else None),
         )
 
 
-def _tables(ctx: Context, config: FluxConfig, ids_N3: torch.Tensor, *, split: bool) -> PairTables:
+def _tables(
+    ctx: Context, config: FluxConfig, ids_N3: torch.Tensor, pad: Callable[[int, int], int] | None
+) -> PairTables:
     angles_NP = _angles(config, ids_N3)
-    if split:
-        angles_NP = pad_to(angles_NP, padded_tokens(len(angles_NP), ctx.sp), angles_NP.shape[1])
-    return pair_rotary(ctx, angles_NP, split=split)
+    if pad is not None:
+        angles_NP = pad_to(angles_NP, pad(len(angles_NP), ctx.sp), angles_NP.shape[1])
+    return pair_rotary(ctx, angles_NP, split=pad is not None)
 
 
 def _angles(config: FluxConfig, ids_N3: torch.Tensor) -> torch.Tensor:
