@@ -1,9 +1,9 @@
 """``docs/add_a_model.md``, followed literally from an empty folder: every file is written, every command run.
 
-The commands are the document's own. So that nothing is installed into the environment that runs the tests, pip is told
-by its environment variables to install into a folder of the test, without a build environment of its own and without
-dependencies, which are there. The block for ttnn runs where ttnn is installed (``nox -s ttnn``) and is skipped aloud
-elsewhere.
+The commands are the document's own, in forks of a warm process. So that nothing is installed into the environment that
+runs the tests, pip is told by its environment variables to install into a folder of the test, without a build
+environment of its own and without dependencies, which are there. The block for ttnn runs where ttnn is installed
+(``nox -s ttnn``) and is skipped aloud elsewhere.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "add_a_model.md"
 ROOT = DOCUMENT.parents[1]
@@ -42,16 +42,10 @@ def blocks(text: str) -> list[Block]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Commands of this interpreter first, and a place of its own for what ``pip install .`` installs."""
-    site, commands = folder / "site", folder / "bin"
-    commands.mkdir()
-    for name, module in (("refsim", "refsim"), ("pip", "pip"), ("python", "")):
-        start = f'exec "{sys.executable}" -m {module} "$@"' if module else f'exec "{sys.executable}" "$@"'
-        (commands / name).write_text(f"#!/bin/sh\n{start}\n")
-        (commands / name).chmod(0o755)
+    """A place of its own for what ``pip install .`` installs."""
+    site = folder / "site"
     return {
         **os.environ,
-        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)]),
         "PIP_TARGET": str(site),
         "PIP_NO_DEPS": "1",
@@ -62,9 +56,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def run(command: str, folder: Path, variables: dict[str, str]) -> str:
     """Run one line of the document in ``folder``; what it printed."""
-    done = subprocess.run(
-        ["sh", "-ec", command], cwd=folder, env=variables, capture_output=True, text=True, timeout=600, check=False
-    )
+    done = warm.run(*warm.words(command), cwd=folder, env=variables, timeout=600)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "add_a_scheme.md"
@@ -20,16 +20,12 @@ def follow(text: str, folder: Path, limit: int | None = None) -> None:
     """Write the files of the document and run its commands (the first ``limit``); AssertionError if one fails."""
     for name, body in _FILE.findall(text):
         (folder / name).write_text(body, encoding="utf-8")
-    (folder / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    (folder / "python").chmod(0o755)
-    variables = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     commands = [line for block in _COMMANDS.findall(text) for line in block.splitlines()]
     assert commands
     for command in commands[:limit]:
-        done = subprocess.run(
-            ["sh", "-c", command], cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        done = warm.run(*warm.words(command.removeprefix("! ")), cwd=folder, env=variables, timeout=300)
+        assert bool(done.returncode) == command.startswith("! "), f"{command}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, f"{command}\n{done.stderr}"
 
 
