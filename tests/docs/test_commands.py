@@ -4,7 +4,7 @@ Read means: the command, its options and nox's session exist. A block whose fenc
 as is a command within a sentence. ``# exit code 2`` behind a command says how it ends. ``smaller="--steps 2"`` on a
 fence is appended to its commands here, so that one of minutes takes seconds. Pages in ``OWN`` have a test of their own.
 Names in capitals are folders that a page takes for granted; small ones stand for published models. Commands are run in
-this process, scripts in one of their own.
+this process, scripts in forks of a warm one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import os
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +26,7 @@ from safetensors.torch import save_file
 
 from refsim.cli import process
 from refsim.cli.app import app, mount
+from tests import warm
 from tests.docs.test_add_a_model import ROOT, blocks
 from tests.refsim.pipelines import test_speculative
 from tests.refsim.timing import test_calibrate
@@ -180,7 +179,7 @@ def follow(page: str, text: str) -> None:
             code, shown = process.run_command(words), ""
         else:
             assert name == "python", f"{command.text}: say not_run, or run it here"
-            done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
+            done = warm.run(*words, env=environment)
             code, shown = done.returncode, done.stdout + done.stderr
         assert code == command.code, f"{command.text}\n{shown}"
 
