@@ -10,7 +10,7 @@ from tt_impl.mock.log.events import EventLog
 
 
 def tile_padding(log: EventLog) -> Iterator[Finding]:
-    """Find operations whose results depend on what lies in a tile beyond the shape; a note if nobody knows what does."""
+    """Find operations whose results depend on what lies in a tile beyond the shape; a note if it is not known."""
     for event in log.events:
         for read in event.padding_reads:
             what = "rows" if read.dim == -2 else "columns"

@@ -23,9 +23,9 @@ import ttnn
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import TILE
-from tt_impl.mock.storage.views import shared
 from tt_impl.mock.storage.padding import PaddingRead, ends_inside
 from tt_impl.mock.storage.values import Shards, Store, view_of
+from tt_impl.mock.storage.views import shared
 from tt_impl.trace.intercept import Arguments, on_device, tensors_in
 
 ROWS = -2
@@ -45,8 +45,7 @@ PAGED = _named(
     "transformer.paged_scaled_dot_product_attention_decode transformer.paged_flash_multi_latent_attention_decode"
 )
 SOFTMAX = _named(
-    "softmax softmax_in_place scale_mask_softmax scale_mask_softmax_in_place "
-    "scale_causal_mask_hw_dims_softmax_in_place"
+    "softmax softmax_in_place scale_mask_softmax scale_mask_softmax_in_place scale_causal_mask_hw_dims_softmax_in_place"
 )
 SUMS_OF_SQUARES = _named("experimental.wan_fused_rmsnorm_pre_allgather")
 ROWS_ADDED_UP = SOFTMAX | SUMS_OF_SQUARES
@@ -156,7 +155,8 @@ class Keys:
 def keys_beyond(call: Arguments, store: Store) -> Keys | None:
     """Return the keys beyond the shape that attention does not mask itself; None if there are none."""
     arguments = call.named("input_tensor_q", "input_tensor_k", "input_tensor_v")
-    k, mask = arguments.get("input_tensor_k"), arguments.get("attn_mask")
+    k = arguments.get("input_tensor_k")
+    mask = arguments.get("attn_mask")
     causal = arguments.get("is_causal", True)
     if not _ends_inside(k, ROWS) or causal or (mask is None and call.name in ATTENTION):
         return None
