@@ -22,7 +22,8 @@ from refsim.base.errors import RefsimError, UserError
 from refsim.files.keys import as_json
 from tests import warm
 
-FEW = "attention-n300-sp2-ring-fp32-normal or attention-n300-tp2 or t5_tiny_quiet-n300 or attention-n300-sp2-ulysses"
+PROMPT = "(t5_tiny_quiet-n300 and heads and not umt5)"
+FEW = f"attention-n300-sp2-ring-fp32-normal or attention-n300-tp2 or attention-n300-sp2-ulysses or {PROMPT}"
 LIGHT = "attention-n300-sp2-ring-fp32-normal or attention-n300-tp2-ring-fp32-normal"
 """Two groups for which no library of models is imported."""
 
@@ -142,7 +143,7 @@ def test_workers_are_not_interrupted_by_whom_they_wake(monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("warm_start")
 def test_a_worker_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
-    asked = jobs("t5_tiny_quiet-n300 or attention-n300-sp2-ring-fp32-normal")
+    asked = jobs(f"{PROMPT} or attention-n300-sp2-ring-fp32-normal")
     victim = next(case for case, _ in asked if case.model == "t5_tiny_quiet")
     assert sum(case.model == "t5_tiny_quiet" for case, _ in asked) > 1  # another one waits behind it
 
