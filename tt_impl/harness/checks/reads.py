@@ -46,9 +46,10 @@ def read_by(event: Event) -> Iterator[TensorUse]:
     """Yield the inputs whose values a call looks at."""
     if event.error is not None or event.op in FREES or event.op in _SHAPES_ONLY:
         return
-    in_place = event.op.endswith("_")
+    in_place = event.op.endswith("_") or "in_place" in event.op
+    results = {use.buffer for use in event.inputs if is_given(use)}
     for use in event.inputs:
-        if not is_given(use) and (in_place or use.buffer not in event.written):
+        if not is_given(use) and (in_place or use.buffer in results or use.buffer not in event.written):
             yield use
 
 

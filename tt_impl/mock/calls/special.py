@@ -189,11 +189,10 @@ def _fill(value: float | None) -> Special:
         result = call.proceed()
         if result is not None and on_device(result):
             number = call.argument("fill_value", 1) if value is None else value
-            padding = None if number != number else number  # ttnn fills whole tiles
-            shadow.store.fill(result, filled(result, number), call.name, padding)
+            shadow.store.fill(result, filled(result, number), call.name)
             other = call.kwargs.get("optional_tensor")
             if other is not None and other.buffer_unique_id() != result.buffer_unique_id():
-                shadow.store.fill(other, filled(other, number), call.name, padding)
+                shadow.store.fill(other, filled(other, number), call.name)
         return result
 
     return special

@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -95,6 +96,7 @@ class Tracing(Emulating, ABC):
         super().__init__()
         self.capturing: Trace | None = None
         self.captured: dict[int, Trace] = {}
+        self._numbers = count()
 
     @abstractmethod
     def evaluate(self, context: Call, shards: dict[int, Shards], written: list[Any]) -> None:
@@ -109,12 +111,16 @@ class Tracing(Emulating, ABC):
 
     def note_special(self, call: Invocation, result: Any) -> None:
         """Remember an operation that no rule computes: ``ttnn.zeros`` and the like write one value every time."""
-        if self.capturing is None:
+        if self.capturing is None or call.name in _ALLOCATES:
             return
         if made := [t for t in tensors_in(result) if on_device(t)]:
             values = [list(self.store.read(t, call.name)) for t in made]
             outputs = [Recorded(t) for t in made]
             self.capturing.steps.append(Step(Call(call.name, (), {}, outputs, self.store), [], outputs, values))
+
+    def next_trace(self) -> ttnn.MeshTraceId:
+        """Make the identifier of another trace; a number is never given twice."""
+        return ttnn.MeshTraceId(next(self._numbers))
 
     def check_traced(self, name: str) -> None:
         """Refuse what ttnn refuses while a trace is captured."""
@@ -126,6 +132,8 @@ class Tracing(Emulating, ABC):
 
 
 Special = Callable[[Any, Invocation], Any]
+_ALLOCATES = frozenset(f"ttnn.{name}" for name in ("empty", "empty_like", "allocate_tensor_on_device"))
+"""Operations that write nothing: memory that a trace takes with them holds what was last written there."""
 _TRANSFERS = frozenset(
     """
     ttnn.from_torch ttnn.to_device ttnn.to_torch ttnn.from_device ttnn.Tensor.cpu ttnn.Tensor.to_torch
@@ -156,7 +164,7 @@ def without_tensors(call: Call, known: dict[int, Recorded]) -> Call:
 def _begin(shadow: Tracing, call: Invocation) -> ttnn.MeshTraceId:
     if shadow.capturing is not None:
         raise UserError("ttnn.begin_trace_capture was called while another trace is captured; end that one before.")
-    identifier = ttnn.MeshTraceId(len(shadow.captured))
+    identifier = shadow.next_trace()
     shadow.capturing = Trace(identifier, dict(shadow.store.values))
     return identifier
 
@@ -172,6 +180,22 @@ def _end(shadow: Tracing, call: Invocation) -> None:
         former = trace.before.get(buffer)
         shadow.store.values[buffer] = _unwritten(values) if former is None else former
     trace.before = {}
+    _hand_over(shadow, trace)
+
+
+def _hand_over(shadow: Tracing, trace: Trace) -> None:
+    """Have a trace read, for an input that it freed, a tensor like it that was allocated there before it ended.
+
+    Programs with two command queues do so: the input of the next replay is another tensor at the same address.
+    """
+    written: set[int] = set()
+    for step in trace.steps:
+        for tensor in step.inputs:
+            buffer = tensor.buffer_unique_id()
+            heir = shadow.store.heir(tensor)
+            if buffer not in written and buffer not in shadow.store.values and heir is not None:
+                tensor.buffer_unique_id = _constant(heir)
+        written |= {tensor.buffer_unique_id() for tensor in step.written}
 
 
 def _unwritten(written: BufferValues) -> BufferValues:
@@ -192,8 +216,13 @@ def _find(shadow: Tracing, call: Invocation) -> Trace:
 
 def _execute(shadow: Tracing, call: Invocation) -> None:
     shadow.emulated[call.name] += 1
-    for step in _find(shadow, call).steps:
-        step.run(shadow)
+    steps = _find(shadow, call).steps
+    shadow.store.replaying = True
+    try:
+        for step in steps:
+            step.run(shadow)
+    finally:
+        shadow.store.replaying = False
 
 
 def _release(shadow: Tracing, call: Invocation) -> None:

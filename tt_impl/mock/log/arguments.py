@@ -38,6 +38,8 @@ def plain(value: Any) -> Any:
         return value.name
     if isinstance(value, Semaphore):
         return ttnn.get_global_semaphore_address(value)
+    if isinstance(value, ttnn.MeshTraceId):
+        return int(value)
     if isinstance(value, ttnn.Tensor):
         return f"buffer {value.buffer_unique_id()}" if on_device(value) and value.is_allocated() else "host tensor"
     if isinstance(value, ttnn.MemoryConfig):

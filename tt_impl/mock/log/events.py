@@ -18,7 +18,6 @@ import ttnn
 from refsim.base.errors import RefsimError
 from tt_impl.mock.log.arguments import options_of, plain
 from tt_impl.mock.storage.errors import ShadowError
-from tt_impl.mock.storage.padding import PaddingRead
 from tt_impl.mock.storage.replicas import placements_of, uneven_axes
 from tt_impl.mock.storage.values import ProgramValues
 from tt_impl.trace.collectives import Semaphore, arguments, crossings
@@ -37,6 +36,7 @@ _NEVER_WRITE = frozenset(
 )
 """Operations whose result may be their input, or a view of it, without being written."""
 _READS = frozenset(f"ttnn.{name}" for name in ("to_torch", "Tensor.to_torch", "Tensor.to_numpy", "Tensor.to_list"))
+_REPLAYS = "ttnn.execute_trace"
 _DEALLOCATES = frozenset({"ttnn.deallocate", "ttnn.Tensor.deallocate"})
 
 
@@ -53,6 +53,7 @@ class TensorUse:
         memory: name of the buffer type; ``sharding`` that of the memory layout if it is not interleaved.
         placements: per axis the dim that ttnn says is cut along it, None for replicas; often only nominal.
         made: number of the event that gave the program this very object; -1 if none did.
+        bank_bytes: of ``bytes`` what lies in one bank, from ``address`` on.
     """
 
     argument: str
@@ -69,6 +70,18 @@ class TensorUse:
     mesh: tuple[int, ...] = ()
     placements: tuple[int | None, ...] = ()
     made: int = -1
+    bank_bytes: int = 0
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The kind of memory and the address, the same in all of its banks."""
+        return self.memory, self.address
+
+    def overlaps(self, other: TensorUse) -> bool:
+        """Whether both lie, in part, in the same memory of some device."""
+        first, last = sorted((self, other), key=lambda use: use.address)
+        shared = self.memory == other.memory and not set(self.devices).isdisjoint(other.devices)
+        return shared and last.address < first.address + first.bank_bytes
 
 
 @dataclass
@@ -86,7 +99,7 @@ class Event:
         error: name of the exception that ended the call.
         refused: first line of that exception, if ttnn or the mock in its place refused the call.
         not_finite: what the call made of inputs without: ``NaN``, ``infinity``.
-        padding_reads: what it read of tiles' padding as if it were data.
+        allocated: of a trace's replay, the places on its mesh that are taken; None for any other call.
     """
 
     number: int
@@ -102,7 +115,7 @@ class Event:
     error: str | None = None
     refused: str = ""
     not_finite: tuple[str, ...] = ()
-    padding_reads: tuple[PaddingRead, ...] = ()
+    allocated: frozenset[tuple[str, int]] | None = None
 
     @property
     def mesh(self) -> tuple[int, ...]:
@@ -136,6 +149,8 @@ class EventLog:
         self._uses: dict[tuple[int, int], TensorUse] = {}
         self._last: dict[int, TensorUse] = {}
         self._made: dict[int, tuple[int, int]] = {}
+        self._banks: dict[tuple[int, str], int] = {}
+        self._taken: frozenset[tuple[str, int]] = frozenset()
 
     def __call__(self, call: Invocation) -> Any:
         named = arguments(call)
@@ -144,6 +159,8 @@ class EventLog:
         event = Event(len(self.events), call.name, user_line(), [self._use(*place) for place in inputs], dead=dead)
         event.options = options_of(named)
         event.collectives = crossings(call.name, named, live)
+        if call.name == _REPLAYS:
+            event.allocated = self._allocated(call)
         self.events.append(event)
         before = self._contents(event)
         if call.name in _READS and live and self._shadow is not None:
@@ -162,12 +179,11 @@ class EventLog:
         finally:
             if self._shadow is not None:
                 event.not_finite = self._shadow.take_not_finite()
-                event.padding_reads = self._shadow.take_padding_reads()
         results = [(place, tensor) for place, tensor in tensors_at("result", result) if _alive(tensor)]
         for _, tensor in results:
             self._made[id(tensor)] = tensor.tensor_id, event.number
         event.outputs = [self._use(*place) for place in results]
-        if isinstance(result, Semaphore):
+        if isinstance(result, Semaphore | ttnn.MeshTraceId):
             event.options["result"] = plain(result)
         if call.name not in _NEVER_WRITE:
             after = self._contents(event)
@@ -207,12 +223,35 @@ class EventLog:
         known = self._uses.get(key)
         if known is None:
             known = _described(tensor, *key)
+            known.bank_bytes = self._in_a_bank(tensor, known)
             self._uses[key] = known
             self._last[key[0]] = known
         use = _as(argument, known)
         made, event = self._made.get(id(tensor), (-1, -1))
         use.made = event if made == tensor.tensor_id else -1  # another object may live where one was
         return use
+
+    def _in_a_bank(self, tensor: ttnn.Tensor, use: TensorUse) -> int:
+        """Return how many bytes of a tensor lie in each bank: of a core for shards, else whole pages in turn."""
+        memory = tensor.memory_config()
+        if use.sharding is not None and memory.shard_spec is not None:
+            return -(-use.bytes // memory.shard_spec.grid.num_cores())
+        key = tensor.device().id(), use.memory
+        if key not in self._banks:
+            self._banks[key] = ttnn.get_memory_view(tensor.device(), memory.buffer_type).num_banks
+        return -(-tensor.buffer_num_pages() // self._banks[key]) * tensor.buffer_aligned_page_size()
+
+    def _allocated(self, call: Invocation) -> frozenset[tuple[str, int]]:
+        """Return the places that are taken on the meshes of a call; equal answers in a row are one object."""
+        taken = frozenset(
+            (buffer.buffer_type.name, buffer.address)
+            for mesh in call.meshes
+            for buffer in ttnn._ttnn.reports.get_buffers(mesh)
+            if buffer.device_id == mesh.id()
+        )
+        if taken != self._taken:
+            self._taken = taken
+        return self._taken
 
     def _contents(self, event: Event) -> dict[int, Any]:
         """Return the shadow's values of the buffers among the inputs: another object after each write."""

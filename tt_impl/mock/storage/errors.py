@@ -37,14 +37,15 @@ class FailedRule(ShadowError):
 
 
 class UnseenValue(ShadowError):
-    """An operation reads memory whose value nobody saw being written."""
+    """An operation reads memory whose value nobody saw being written, or that a replay of a trace wrote over."""
 
-    def __init__(self, op: str, what: str) -> None:
-        super().__init__(
-            f"{op} reads a {what} without a value: "
-            "it was made before the shadow began or by a function that the shadow does not see.",
-            op,
+    def __init__(self, op: str, what: str, lost: bool = False) -> None:
+        why = (
+            "it was allocated after a trace was captured, on memory that ttnn.execute_trace then wrote"
+            if lost
+            else "it was made before the shadow began or by a function that the shadow does not see"
         )
+        super().__init__(f"{op} reads a {what} without a value: {why}.", op)
 
 
 class UnknownPadding(ShadowError):

@@ -20,7 +20,6 @@ from tt_impl.mock.storage.buffers import BufferValues, Window
 from tt_impl.mock.storage.dtypes import RANGES, round_to
 from tt_impl.mock.storage.errors import ShadowError, UnknownPadding, UnseenValue
 from tt_impl.mock.storage.not_finite import INFINITY, not_finite
-from tt_impl.mock.storage.padding import Padding, PaddingRead
 from tt_impl.mock.storage.views import View, shared
 
 
@@ -77,11 +76,20 @@ class Shards(Sequence):
 
 @dataclass
 class Store:
-    """Values by buffer; a buffer allocated where another one was tells that the other is gone."""
+    """Values by buffer; a buffer allocated where another one was tells that the other is gone.
+
+    Attributes:
+        at_address: the buffer that was written last at a place.
+        windows: tensors that are a part of their buffer.
+        replaying: a trace is under way, which writes where it did when it was captured.
+        lost: buffers that such a trace wrote over.
+    """
 
     values: dict[int, BufferValues] = field(default_factory=dict)
     at_address: dict[tuple, int] = field(default_factory=dict)
     windows: dict[tuple, Window] = field(default_factory=dict)
+    replaying: bool = False
+    lost: set[int] = field(default_factory=set)
 
     def read(self, tensor: ttnn.Tensor, reader: str) -> Shards:
         """Return the values of ``tensor`` for the operation ``reader``."""
@@ -98,20 +106,12 @@ class Store:
         """Return what the buffer of ``tensor``, which is on devices ``ranks``, holds for the operation ``reader``."""
         values = self.values.get(tensor.buffer_unique_id())
         if values is None or not values.values.keys() >= set(ranks_of(tensor) if ranks is None else ranks):
-            raise UnseenValue(reader, describe(tensor))
+            raise UnseenValue(reader, describe(tensor), tensor.buffer_unique_id() in self.lost)
         return values
 
     def padding(self, tensor: ttnn.Tensor, reader: str) -> float | None:
-        """Return the one number that fills up the tiles of ``tensor``, None if nobody knows, or if there are two."""
-        values = self.buffer(tensor, reader)
-        return values.padding.single(values.view)
-
-    def fills(self, tensor: ttnn.Tensor) -> Padding:
-        """Return what fills up the tiles of ``tensor``, below and on the right; unknown if it was written otherwise."""
-        values = self.values.get(tensor.buffer_unique_id())
-        if values is None or values.view.rows()[0][-2:] != view_of(tensor).rows()[0][-2:]:
-            return Padding()
-        return values.padding
+        """Return what fills up the tiles of ``tensor``, None if nobody knows."""
+        return self.buffer(tensor, reader).padding
 
     def add_window(self, tensor: ttnn.Tensor, window: Window) -> None:
         """Note that ``tensor`` shares the buffer of another one, as a part of it."""
@@ -121,11 +121,7 @@ class Store:
         return self.windows.get(_place(tensor)) if self.windows else None
 
     def write(
-        self,
-        tensor: ttnn.Tensor,
-        shards: Sequence[torch.Tensor],
-        writer: str,
-        padding: Padding | float | None = None,
+        self, tensor: ttnn.Tensor, shards: Sequence[torch.Tensor], writer: str, padding: float | None = None
     ) -> None:
         """Store ``shards``, rounded to the dtype of ``tensor``; they must have its shape.
 
@@ -143,11 +139,11 @@ class Store:
             return round_to(shard, dtype)
 
         values = dict(zip(ranks, shared(rounded, shards), strict=True))
-        self._put(tensor, BufferValues(view, values, Padding.of(padding)))
+        self._put(tensor, BufferValues(view, values, padding))
 
-    def fill(self, tensor: ttnn.Tensor, value: torch.Tensor, writer: str, padding: float | None = None) -> None:
+    def fill(self, tensor: ttnn.Tensor, value: torch.Tensor, writer: str) -> None:
         """Store ``value`` for all devices of ``tensor``."""
-        self.write(tensor, [value] * len(ranks_of(tensor)), writer, padding)
+        self.write(tensor, [value] * len(ranks_of(tensor)), writer)
 
     def _put(self, tensor: ttnn.Tensor, values: BufferValues) -> None:
         """Have ``tensor`` hold this now; devices of its buffer that are no part of it keep what they have."""
@@ -161,12 +157,20 @@ class Store:
             _keep_others(former, values)
         self.values[buffer] = values
 
+    def heir(self, tensor: ttnn.Tensor) -> int | None:
+        """Return the buffer that holds values like those of ``tensor`` where that was, if there is one."""
+        buffer = self.at_address.get(_address(tensor))
+        values = self.values.get(buffer) if buffer is not None else None
+        return buffer if values is not None and values.view == view_of(tensor) else None
+
     def _forget_former(self, tensor: ttnn.Tensor, buffer: int) -> None:
         """Forget the buffer that had this address before: it is gone."""
         if 0 in tuple(tensor.shape) or tensor.buffer_address() == 0:
             return  # empty tensors share an address, as do all that are made while a graph is captured without dispatch
-        place = (tensor.device().id(), tensor.memory_config().buffer_type, tensor.buffer_address())
-        self.values.pop(self.at_address.get(place), None)
+        place = _address(tensor)
+        former = self.at_address.get(place)
+        if former is not None and self.values.pop(former, None) is not None and self.replaying:
+            self.lost.add(former)
         self.at_address[place] = buffer
 
 
@@ -187,7 +191,6 @@ class ProgramValues:
         self.store = Store()
         self.emulated: Counter[str] = Counter()
         self._not_finite: set[str] = set()
-        self.padding_reads: list[PaddingRead] = []
 
     def look_at(self, made: Iterable[Sequence[torch.Tensor]], inputs: Iterable[Sequence[torch.Tensor]]) -> None:
         """Note if an operation made NaN of inputs without, or infinity of finite ones; each by device."""
@@ -201,12 +204,6 @@ class ProgramValues:
         noted = self._not_finite
         self._not_finite = set()
         return tuple(sorted(noted))
-
-    def take_padding_reads(self) -> tuple[PaddingRead, ...]:
-        """Return what operations have read of tiles' padding since this was asked for."""
-        noted = self.padding_reads
-        self.padding_reads = []
-        return tuple(noted)
 
     def emulate(self, tensor: ttnn.Tensor, values: Sequence[torch.Tensor], writer: str) -> ttnn.Tensor:
         """Store values that only resemble the device's, and return the tensor."""
@@ -247,6 +244,10 @@ def _ranks(tensor: ttnn.Tensor, mesh_shape: tuple[int, int]) -> list[int]:
     if len(coords) == rows * columns:
         return list(range(rows * columns))
     return [coord[0] * columns + coord[1] for coord in coords]
+
+
+def _address(tensor: ttnn.Tensor) -> tuple:
+    return tensor.device().id(), tensor.memory_config().buffer_type, tensor.buffer_address()
 
 
 def _place(tensor: ttnn.Tensor) -> tuple:

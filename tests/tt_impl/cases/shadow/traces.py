@@ -107,7 +107,28 @@ def overwritten_by_a_trace(t: Env) -> None:
     late = ttnn.multiply(x, 2.0)
     t.shadow.values(late)
     ttnn.execute_trace(t.device, trace)
-    raises(ShadowError, lambda: t.shadow.values(late), "without a value")
+    raises(ShadowError, lambda: t.shadow.values(late), "without a value", "ttnn.execute_trace then wrote")
+
+
+def input_handed_over(t: Env) -> None:
+    """An input freed while capturing, and allocated anew where it was: replays read the new one, as with two queues."""
+    ttnn = t.ttnn
+    later, parts = spread(t, 1, 1, 32, 64)
+    x = ttnn.multiply(later, 2.0)
+    tensors = {}
+
+    def program() -> Any:
+        address, spec = x.buffer_address(), x.spec
+        out = ttnn.multiply(x, 3.0)
+        ttnn.deallocate(x)
+        tensors["x"] = ttnn.allocate_tensor_on_device(spec, t.device)
+        assert tensors["x"].buffer_address() == address
+        return out
+
+    trace, out = _capture(t, program)
+    ttnn.copy(later, tensors["x"])
+    ttnn.execute_trace(t.device, trace)
+    t.check(out, [3 * part for part in parts], ulps=1)
 
 
 def transfers_while_capturing(t: Env) -> None:
