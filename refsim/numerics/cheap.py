@@ -25,7 +25,8 @@ _STEP = 16
 _GROUP = 8
 """Products that are shifted to one exponent."""
 _SAMPLES = 1 << 20
-"""Products whose exact sums say how large the error of shifting is."""
+"""Products whose exact sums say how large the error of shifting is, at most; of a sixteenth of the results if that is
+fewer."""
 _LEAST = -100
 """Exponent of a zero: below what is held, above where float32 has no more units."""
 
@@ -169,7 +170,8 @@ def _sampled(in0: Tensor, in1: Tensor) -> tuple[float, float]:
 
     Products of the high parts make nearly all of it: those of the other phases are 2^5 times smaller or less.
     """
-    count = max(32, _SAMPLES // in0.shape[1])
+    results = in0.shape[0] * in1.shape[1]
+    count = max(32, min(_SAMPLES // in0.shape[1], results // 16))
     generator = torch.Generator().manual_seed(0)
     row, column = (torch.randint(size, (count,), generator=generator) for size in (in0.shape[0], in1.shape[1]))
     b = in0[row]

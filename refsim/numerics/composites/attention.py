@@ -19,6 +19,7 @@ Source: tt-metal's `compute_streaming.hpp`, `compute_common.hpp`, `ckernel_sfpu_
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -88,14 +89,10 @@ def joint_attention(
         segments: (k, v) of the spatial tokens, then of the joint ones (``joint_strategy="rear"``).
         scale, k_chunk, compute, out_dtype: as of :func:`attention`.
     """
-
-    def head(queries: Tensor, index: tuple[int, int]) -> Tensor:
-        running = None
-        for keys, values in segments:
-            running = _visit(running, queries, (keys[index], values[index]), scale, k_chunk, compute)
-        return compute.store(_divided(running, compute), out_dtype)
-
-    return _by_head(q, head)
+    visits = Visits(q, scale=scale, k_chunk=k_chunk, compute=compute, out_dtype=out_dtype)
+    for keys, values in segments:
+        visits.visit(keys, values)
+    return visits.result()
 
 
 def ring_joint_attention(
@@ -119,64 +116,82 @@ def ring_joint_attention(
     devices = len(shards)
     results = []
     for device, q in enumerate(queries):
-        steps = []
+        visits = Visits(q, scale=scale, k_chunk=k_chunk, compute=compute, out_dtype=out_dtype)
         for step in range(devices):
             owner = (device - step) % devices
-            parts = [shards[owner]]
+            visits.visit(*shards[owner])
             if joint is not None and owner == devices - 1:
-                parts.append(joint)
-            steps.append(parts)
-        results.append(_ring(q, steps, scale, k_chunk, compute, out_dtype))
+                visits.visit(*joint)
+            visits.end_step()
+        results.append(visits.result())
     return results
 
 
-def _ring(
-    q: Tensor,
-    steps: list[list[tuple[Tensor, Tensor]]],
-    scale: float | None,
-    k_chunk: int,
-    compute: Compute,
-    out_dtype: str,
-) -> Tensor:
-    def head(queries: Tensor, index: tuple[int, int]) -> Tensor:
-        running = None
-        merged = None
-        for parts in steps:
-            for keys, values in parts:
-                running = _visit(running, queries, (keys[index], values[index]), scale, k_chunk, compute)
-            if compute.fp32_dest_acc_en:
-                merged = _merged(merged, running, _scale_of(queries, scale), compute, out_dtype)
-                running = None
-        return merged[0] if merged else compute.store(_divided(running, compute), out_dtype)
+class Visits:
+    """Keys and values that pass by the queries of one device, a segment at a time.
 
-    return _by_head(q, head)
+    The streaming kernel carries what is running from step to step of a ring, the legacy one ends each step.
 
+    Args:
+        q: float32 (B, H, M, D).
+        scale, k_chunk, compute, out_dtype: as of :func:`attention`.
+    """
 
-def _by_head(q: Tensor, head) -> Tensor:
-    batch, heads = q.shape[:2]
-    rows = [torch.stack([head(q[b, h], (b, h)) for h in range(heads)]) for b in range(batch)]
-    return torch.stack(rows)
+    def __init__(
+        self,
+        q: Tensor,
+        *,
+        scale: float | None = None,
+        k_chunk: int = K_CHUNK,
+        compute: Compute = SDPA,
+        out_dtype: str = "bfloat16",
+    ) -> None:
+        self._q, self._k_chunk, self._compute, self._out_dtype = q, k_chunk, compute, out_dtype
+        self._scale = q.shape[-1] ** -0.5 if scale is None else scale
+        self._heads = list(itertools.product(*map(range, q.shape[:2])))
+        self._running: dict[tuple[int, int], Running] = {}
+        self._merged: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
+    def visit(self, keys: Tensor, values: Tensor) -> None:
+        """Attend to float32 (B, H, S, D), in chunks of their own."""
+        for head in self._heads:
+            running, k, v = self._running.get(head), keys[head], values[head]
+            for start in range(0, k.shape[0], self._k_chunk):
+                chunk = slice(start, start + self._k_chunk)
+                running = _chunk(running, self._q[head], k[chunk], v[chunk], self._scale, self._compute)
+            if running is not None:
+                self._running[head] = running
 
-def _scale_of(q: Tensor, scale: float | None) -> float:
-    return q.shape[-1] ** -0.5 if scale is None else scale
+    def end_step(self) -> None:
+        """End a step of a ring: the legacy kernel divides, and merges with the steps before."""
+        if self._compute.fp32_dest_acc_en:
+            for head, running in self._running.items():
+                before = self._merged.get(head)
+                self._merged[head] = _merged(before, running, self._scale, self._compute, self._out_dtype)
+            self._running = {}
 
+    def result(self) -> Tensor:
+        """Return float32 (B, H, M, D), zeros where no keys were visited."""
+        heads = [self._answer(head) for head in self._heads]
+        return torch.stack(heads).reshape(self._q.shape)
 
-def _visit(
-    running: Running | None,
-    q: Tensor,
-    segment: tuple[Tensor, Tensor],
-    scale: float | None,
-    k_chunk: int,
-    compute: Compute,
-) -> Running | None:
-    """Return the running values after all chunks of a segment."""
-    keys, values = segment
-    factor = _scale_of(q, scale)
-    for start in range(0, keys.shape[0], k_chunk):
-        chunk = slice(start, start + k_chunk)
-        running = _chunk(running, q, keys[chunk], values[chunk], factor, compute)
-    return running
+    def _answer(self, head: tuple[int, int]) -> Tensor:
+        if head in self._merged:
+            return self._merged[head][0]
+        if head not in self._running:
+            return torch.zeros_like(self._q[head])
+        return self._compute.store(_divided(self._running[head], self._compute), self._out_dtype)
+
+    def log_sum_exp(self) -> Tensor:
+        """Return float32 (B, H, M), natural logarithm; the streaming kernel holds its parts but gives none."""
+        rows = [self._merged[head][1] if head in self._merged else self._logarithm(head) for head in self._heads]
+        return torch.stack(rows).reshape(self._q.shape[:-1])
+
+    def _logarithm(self, head: tuple[int, int]) -> Tensor:
+        if head not in self._running:
+            return torch.full_like(self._q[head][..., :1], -torch.inf)
+        running = self._running[head]
+        return running.sums.sum(-1, keepdim=True).log() + running.largest * self._scale
 
 
 def _chunk(before: Running | None, q: Tensor, keys: Tensor, values: Tensor, scale: float, compute: Compute) -> Running:
@@ -239,9 +254,8 @@ def _packed(x: Tensor) -> Tensor:
     return pack(x, "bfloat16")
 
 
-def _divided(running: Running | None, compute: Compute) -> Tensor:
+def _divided(running: Running, compute: Compute) -> Tensor:
     """Return the output over the sum of the 32 columns, in the destination."""
-    assert running is not None
     inverse = compute.store(compute.sfpu("reciprocal", _whole(running, compute)))
     return compute.mul(running.output, inverse)
 
@@ -254,13 +268,12 @@ def _whole(running: Running, compute: Compute) -> Tensor:
 
 def _merged(
     before: tuple[Tensor, Tensor] | None,
-    running: Running | None,
+    running: Running,
     scale: float,
     compute: Compute,
     out_dtype: str,
 ) -> tuple[Tensor, Tensor]:
     """Return output and log-sum-exp after a ring step of the legacy kernel."""
-    assert running is not None
     logarithm = _packed(compute.sfpu("log", _whole(running, compute)))
     scaled = _packed(compute.mul(running.largest, torch.full_like(running.largest, scale).bfloat16().float()))
     sums = _packed(compute.add(scaled, logarithm))

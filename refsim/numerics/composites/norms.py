@@ -109,25 +109,60 @@ def distributed_norm(
     """
     if kind not in ("layer", "rms"):
         raise UserError(f"norm '{kind}' does not exist; choose one of layer, rms.")
-    squares = [compute.store(compute.reduce("sum", compute.store(compute.mul(x, x))), "bfloat16") for x in shards]
+    gathered = torch.cat([statistics(x, kind=kind, compute=compute) for x in shards], dim=-1)
     width = sum(x.shape[-1] for x in shards)
-    power = _gathered(squares, width, compute)
-    mean = None
-    if kind == "layer":
-        sums = [compute.store(compute.reduce("sum", x), "bfloat16") for x in shards]
-        mean = _gathered(sums, width, compute)
-        power = compute.store(compute.sub(power, compute.store(compute.mul(mean, mean))))
     results = []
     for index, x in enumerate(shards):
-        centred = x if mean is None else compute.store(compute.sub(x, mean))
         affine = tuple(values[index] if values else None for values in (weights, biases))
-        results.append(_normed(centred, power, compute, eps, affine, out_dtype))
+        how = {"kind": kind, "eps": eps, "compute": compute, "out_dtype": out_dtype}
+        results.append(from_statistics(x, gathered, width, affine, **how))
     return results
 
 
-def _gathered(sums: list[Tensor], width: int, compute: Compute) -> Tensor:
-    """Return the packed mean of the devices' sums: a row sum with a scaler of 1 / width."""
-    return compute.store(compute.reduce("sum", torch.cat(sums, dim=-1), scaler=1.0 / width))
+def statistics(
+    x: Tensor, *, kind: str = "layer", compute: Compute = DISTRIBUTED_NORM, out_dtype: str = "bfloat16"
+) -> Tensor:
+    """Return what a device hands to the gather of a distributed norm: (sum of squares, and of ``layer`` sum), packed.
+
+    Args:
+        x: float32 (..., N / devices).
+        kind: ``layer`` or ``rms``.
+        compute: of ``layer_norm_pre_all_gather``.
+        out_dtype: of the statistics.
+    """
+    sums = [compute.reduce("sum", compute.store(compute.mul(x, x)))]
+    if kind == "layer":
+        sums.append(compute.reduce("sum", x))
+    return compute.store(torch.cat(sums, dim=-1), out_dtype)
+
+
+def from_statistics(
+    x: Tensor,
+    gathered: Tensor,
+    width: int,
+    affine: tuple[Tensor | None, Tensor | None] = (None, None),
+    *,
+    kind: str = "layer",
+    eps: float = 1e-5,
+    compute: Compute = DISTRIBUTED_NORM,
+    out_dtype: str = "bfloat16",
+) -> Tensor:
+    """Return a device's part of a distributed norm, ``layer_norm_post_all_gather``.
+
+    Args:
+        x: float32 (..., N / devices).
+        gathered: the :func:`statistics` of all devices side by side.
+        width: N, of all devices together.
+        affine: weight and bias, (N / devices,) each.
+        kind, eps, compute, out_dtype: as of :func:`distributed_norm`.
+    """
+    parts = gathered.unflatten(-1, (-1, 2 if kind == "layer" else 1))
+    means = [compute.store(compute.reduce("sum", sums, scaler=1.0 / width)) for sums in parts.unbind(-1)]
+    power, centred = means[0], x
+    if kind == "layer":
+        power = compute.store(compute.sub(power, compute.store(compute.mul(means[1], means[1]))))
+        centred = compute.store(compute.sub(x, means[1]))
+    return _normed(centred, power, compute, eps, affine, out_dtype)
 
 
 def group_norm(
