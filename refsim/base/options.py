@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from refsim.base.config import DiTParallelConfig, ParallelFactor, parse_parallel
+from refsim.base.device_numerics import DeviceNumerics
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, get_mesh
 
@@ -93,6 +94,8 @@ class RunOptions:
             JSON, after a blank.
         observe: for tests of models: folder in which every rank leaves what its layers took and gave (see
             ``refsim.runtime.watch.observe``).
+        device_numerics: a device's roundings, as :class:`refsim.base.device_numerics.DeviceNumerics` reads them: the
+            ranks compute every op as its kernel does, and ``math`` and chunk sizes mean nothing to attention.
         detect_hazards: log the uses of device buffers and look for hazards; off only to measure what that costs.
 
     Raises:
@@ -119,6 +122,7 @@ class RunOptions:
     delay: tuple[int, float] | None = None
     fault: str = ""
     observe: str = ""
+    device_numerics: str = ""
     detect_hazards: bool = True
 
     def __post_init__(self) -> None:
@@ -158,6 +162,11 @@ class RunOptions:
             raise UserError(
                 f"weights in {self.weights_dtype} are for ttnn; choose a ttnn backend or leave out --weights-dtype."
             )
+        if self.device_numerics and self.backend != "cpu":
+            raise UserError(
+                f"--device-numerics is for refsim's ranks; leave it out on {self.backend} or choose --backend cpu."
+            )
+        DeviceNumerics.parse(self.device_numerics or "fast")
         chunks = [n for n in (self.q_chunk_size, self.k_chunk_size) if n is not None]
         if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in chunks):
             raise UserError(f"chunk sizes are 1 or more, not {self.q_chunk_size} and {self.k_chunk_size}.")
@@ -174,7 +183,7 @@ class RunOptions:
             parallel: factors such as ``cfg2_sp2_tp2`` or ``sp2@0_tp4@1``, or a configuration.
             settings: ``attention``, ``ring`` and ``ulysses`` (see :func:`refsim.base.config.parse_parallel`) and any
                 other field of this class. ``dtype`` may also be a torch dtype or its name; without one it is ``fp32``,
-                and ``bf16`` on a ttnn backend.
+                and ``bf16`` on a ttnn backend and with ``device_numerics``.
 
         Raises:
             UserError: an option that does not exist, or a value that does not fit.
@@ -198,7 +207,8 @@ class RunOptions:
             settings["lora"] = tuple(str(file) for file in files)
         dtype = settings.pop("dtype", None)
         if dtype is None:
-            dtype = "fp32" if settings.get("backend", "cpu") == "cpu" else "bf16"
+            on_device = settings.get("backend", "cpu") != "cpu" or settings.get("device_numerics")
+            dtype = "bf16" if on_device else "fp32"
         name = str(dtype).removeprefix("torch.")
         return cls(spec, parallel, dtype=cast(Dtype, _SHORT.get(name, name)), **settings)
 

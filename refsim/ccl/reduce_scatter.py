@@ -19,6 +19,7 @@ from refsim.base.mesh import Topology
 from refsim.ccl.exchange import CHUNK_BYTES, exchange
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
+from refsim.runtime.kernels import kernel
 
 
 def reduce_scatter(device: Device, x: Tensor, group: Group, *, dim: int, chunk_bytes: int = CHUNK_BYTES) -> Tensor:
@@ -53,7 +54,7 @@ def _ring(device: Device, x: list[Tensor], group: Group, i: int, n: int, chunk_b
                 device, group, s, sends=[(total, (i + 1) % n)], recvs=[(arrived, (i - 1) % n)], chunk_bytes=chunk_bytes
             )
             with device.reading("add", arrived, step=s):
-                total = arrived + x[(i - 2 - s) % n]
+                total = _hop(arrived, x[(i - 2 - s) % n])
     return total
 
 
@@ -67,10 +68,10 @@ def _line(device: Device, x: list[Tensor], group: Group, i: int, n: int, chunk_b
         recvs = []
         if s >= i:  # never of the last member: s < n - 1
             local = x[n - 1 - s + i]
-            sends.append((local if from_left is None else from_left + local, i + 1))
+            sends.append((local if from_left is None else _hop(from_left, local), i + 1))
         if s >= n - 1 - i:  # nor of the first
             local = x[s - (n - 1 - i)]
-            sends.append((local if from_right is None else from_right + local, i - 1))
+            sends.append((local if from_right is None else _hop(from_right, local), i - 1))
         next_left = torch.empty_like(x[i]) if i > 0 and s >= i - 1 else None
         next_right = torch.empty_like(x[i]) if i < n - 1 and s >= n - 2 - i else None
         recvs += [(next_left, i - 1)] if next_left is not None else []
@@ -83,7 +84,13 @@ def _line(device: Device, x: list[Tensor], group: Group, i: int, n: int, chunk_b
                 from_right = next_right
     total = x[i]
     if from_left is not None:
-        total = total + from_left
+        total = _hop(total, from_left)
     if from_right is not None:
-        total = total + from_right
+        total = _hop(total, from_right)
     return total
+
+
+@kernel("hop")
+def _hop(arrived: Tensor, term: Tensor) -> Tensor:
+    """Add a member's own term to the sum that walks by."""
+    return arrived + term

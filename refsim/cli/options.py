@@ -71,6 +71,13 @@ WeightsDtype = Annotated[
         autocompletion=complete(lambda: ("bf16", "bfp8_b", "bfp4_b")),
     ),
 ]
+DeviceNumerics = Annotated[
+    str,
+    precision(
+        help="Compute as device kernels do (cpu): fast or exact, or as in fast:weights=bfloat8_b,fidelity=LoFi.",
+        show_default="off",
+    ),
+]
 
 Variant = Annotated[
     str | None,

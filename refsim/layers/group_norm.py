@@ -15,6 +15,7 @@ from refsim.files.checkpoint import Weights
 from refsim.parallel.halo import ImageShards
 from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device, in_module
+from refsim.runtime.kernels import kernel
 
 _EPS = 1e-6
 
@@ -51,9 +52,15 @@ class GroupNorm:
         for group in (shards.across(self._device), self._device.groups["sp"]):
             stats = merge_statistics(all_gather(self._device, stats.unsqueeze(0), group, dim=0))
         count, mean, m2 = (s.view(*s.shape[:2], *(1,) * (y.ndim - 2)) for s in stats.split(1, -1))
-        y = ((y - mean) * torch.rsqrt(m2 / count + _EPS)).flatten(1, 2)
         weight, bias = (p.view(-1, *(1,) * (x.ndim - 2)) for p in (self._weight, self._bias))
-        return (y * weight + bias).to(x.dtype)
+        return _normed(y, (mean, m2 / count), weight, bias).to(x.dtype)
+
+
+@kernel("group_norm")
+def _normed(y: Tensor, statistics: tuple[Tensor, Tensor], weight: Tensor, bias: Tensor) -> Tensor:
+    """Norm (B, G, C/G, ...) by mean and variance of the picture's groups; (B, C, ...)."""
+    mean, variance = statistics
+    return ((y - mean) * torch.rsqrt(variance + _EPS)).flatten(1, 2) * weight + bias
 
 
 def merge_statistics(stats_PBG3: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from refsim.parallel.padding import padded_features
 from refsim.parallel.sequence import TokenShards, gather_tokens
 from refsim.parallel.tensor import gather_features, shard_range
 from refsim.runtime.device import Device, in_module
-from refsim.runtime.tensor import MeshTensor, Replicate, Shard
+from refsim.runtime.tensor import MeshTensor, Replicate, Shard, add
 
 
 class Modulation:
@@ -73,7 +73,7 @@ class Modulation:
 
 def modulate(x: MeshTensor, shift: MeshTensor, scale: MeshTensor) -> MeshTensor:
     """Return ``x * (1 + scale) + shift``."""
-    return x * scale.map("1 + scale", lambda s: 1 + s) + shift
+    return x * scale.map("1 + scale", lambda s: add(s, 1)) + shift
 
 
 class ModulatedOutput:

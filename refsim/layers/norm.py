@@ -16,6 +16,7 @@ from refsim.files.checkpoint import Weights
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device, in_module
+from refsim.runtime.kernels import kernel
 from refsim.runtime.tensor import MeshTensor, Shard, shards
 
 Affine = tuple[Weights, str]
@@ -46,9 +47,14 @@ class RMSNorm:
     @in_module
     def __call__(self, x: Tensor) -> Tensor:
         with self._device.compute("rms_norm", x):
-            y = x.float()
-            y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self._eps)
-            return (y.to(x.dtype) * self.weight).to(x.dtype)
+            return _rms_normed(x, self.weight, self._eps)
+
+
+@kernel("rms_norm")
+def _rms_normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    y = x.float()
+    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)
+    return (y.to(x.dtype) * weight).to(x.dtype)
 
 
 class DistributedRMSNorm:
@@ -82,11 +88,23 @@ class DistributedRMSNorm:
     def _normalize(self, x_BHNE: MeshTensor) -> MeshTensor:
         x_BHNE.require("distributed_rms_norm", **shards(self._device.groups, tp=1))
         with self._device.compute("rms_norm", x_BHNE.local):
-            y = x_BHNE.local.float()
-            squares = y.square().sum((1, 3)).unsqueeze(-1)
-            total = all_gather(self._device, squares, self._device.groups["tp"], dim=-1).sum(-1)
-            scale = torch.rsqrt(total / self._features + self._eps)
-            return x_BHNE.with_local((y * scale[:, None, :, None] * self.weight_H1E).to(x_BHNE.local.dtype))
+            squares = _sum_of_squares(x_BHNE.local)
+            gathered = all_gather(self._device, squares, self._device.groups["tp"], dim=-1)
+            normed = _by_squares(x_BHNE.local, gathered, self.weight_H1E, self._features, self._eps)
+            return x_BHNE.with_local(normed)
+
+
+@kernel("rms_statistics")
+def _sum_of_squares(x_BHNE: Tensor) -> Tensor:
+    """Return (B, N, 1) in fp32, over the local heads."""
+    return x_BHNE.float().square().sum((1, 3)).unsqueeze(-1)
+
+
+@kernel("from_rms_statistics")
+def _by_squares(x_BHNE: Tensor, gathered: Tensor, weight_H1E: Tensor, features: int, eps: float) -> Tensor:
+    """Norm the local heads by the sums of squares of all members, (B, N, tp)."""
+    scale = torch.rsqrt(gathered.sum(-1) / features + eps)
+    return (x_BHNE.float() * scale[:, None, :, None] * weight_H1E).to(x_BHNE.dtype)
 
 
 class LayerNorm:
@@ -162,29 +180,39 @@ class DistributedLayerNorm:
         if tp.size == 1:
             return x.map("layer_norm", LayerNorm(self._device, features=self._features, eps=self._eps))
         x.require("distributed_layer_norm", tp=Shard(x.local.ndim - 1))
-        real = x.local[..., : self._real].float()
-        if self._real:
-            mean = real.mean(-1, keepdim=True)
-            m2 = (real - mean).square().sum(-1, keepdim=True)
-        else:
-            mean = torch.zeros(*real.shape[:-1], 1)
-            m2 = mean
-        stats = all_gather(self._device, torch.cat([mean, m2], -1), tp, dim=-1)
-        mean, m2 = self._merge(stats)
-        y = (real - mean) * torch.rsqrt(m2 / self._features + self._eps)
-        padding = x.local.shape[-1] - self._real
-        return x.with_local(F.pad(y.to(x.local.dtype), (0, padding)))
+        real = x.local[..., : self._real]
+        stats = all_gather(self._device, _statistics(real), tp, dim=-1)
+        y = _by_statistics(real, stats, self._counts, self._eps)
+        return x.with_local(F.pad(y, (0, x.local.shape[-1] - self._real)))
 
-    def _merge(self, stats: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (mean, M2) over all members from theirs, (..., 2 * tp)."""
-        count = 0
-        mean = torch.zeros_like(stats[..., :1])
-        m2 = mean
-        for n, part in zip(self._counts, stats.split(2, -1), strict=True):
-            mean_d, m2_d = part.split(1, -1)
-            total = count + n
-            delta = mean_d - mean
-            mean = mean + delta * (n / total)
-            m2 = m2 + m2_d + delta.square() * (count * n / total)
-            count = total
-        return mean, m2
+
+@kernel("layer_statistics")
+def _statistics(real: Tensor) -> Tensor:
+    """Return (mean, M2) of the real lanes of a member, (..., 2) in fp32; zeros where it has none."""
+    if not real.shape[-1]:
+        return torch.zeros(*real.shape[:-1], 2)
+    x = real.float()
+    mean = x.mean(-1, keepdim=True)
+    return torch.cat([mean, (x - mean).square().sum(-1, keepdim=True)], -1)
+
+
+@kernel("from_layer_statistics")
+def _by_statistics(real: Tensor, stats: Tensor, counts: list[int], eps: float) -> Tensor:
+    """Norm the real lanes of a member by the statistics of all members, each of its ``counts`` lanes."""
+    mean, m2 = _merged(stats, counts)
+    return ((real.float() - mean) * torch.rsqrt(m2 / sum(counts) + eps)).to(real.dtype)
+
+
+def _merged(stats: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+    """Return (mean, M2) over all members from theirs, (..., 2 * tp)."""
+    count = 0
+    mean = torch.zeros_like(stats[..., :1])
+    m2 = mean
+    for n, part in zip(counts, stats.split(2, -1), strict=True):
+        mean_d, m2_d = part.split(1, -1)
+        total = count + n
+        delta = mean_d - mean
+        mean = mean + delta * (n / total)
+        m2 = m2 + m2_d + delta.square() * (count * n / total)
+        count = total
+    return mean, m2

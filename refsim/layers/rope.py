@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from refsim.runtime.device import Device
+from refsim.runtime.kernels import kernel
 
 Range = tuple[int, int]
 Rotary = tuple[Tensor, Tensor]
@@ -50,9 +51,14 @@ def rotary_angles(positions: tuple[Tensor, ...], features: tuple[int, ...], thet
 def apply_rotary(device: Device, x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
     """Turn the neighbouring pairs of (B, H, N, E) by the angles of (N, E / 2); fp32 inside, x's dtype out."""
     with device.compute("rope", x_BHNE):
-        even, odd = x_BHNE.float().unflatten(-1, (-1, 2)).unbind(-1)
-        turned = torch.stack([even * cos_NP - odd * sin_NP, even * sin_NP + odd * cos_NP], -1)
-        return turned.flatten(-2).to(x_BHNE.dtype)
+        return _turned_pairs(x_BHNE, cos_NP, sin_NP)
+
+
+@kernel("rope_pairs")
+def _turned_pairs(x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
+    even, odd = x_BHNE.float().unflatten(-1, (-1, 2)).unbind(-1)
+    turned = torch.stack([even * cos_NP - odd * sin_NP, even * sin_NP + odd * cos_NP], -1)
+    return turned.flatten(-2).to(x_BHNE.dtype)
 
 
 def text_rotary(positions_N: Tensor, features: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -65,6 +71,11 @@ def text_rotary(positions_N: Tensor, features: int, theta: float) -> tuple[Tenso
 def rotate_halves(device: Device, x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
     """Turn feature j with feature j + E / 2 of (B, H, N, E) by the angles of (N, E / 2); fp32 inside, x's dtype out."""
     with device.compute("rope", x_BHNE):
-        first, second = x_BHNE.float().chunk(2, -1)
-        turned = torch.cat([first * cos_NP - second * sin_NP, second * cos_NP + first * sin_NP], -1)
-        return turned.to(x_BHNE.dtype)
+        return _turned_halves(x_BHNE, cos_NP, sin_NP)
+
+
+@kernel("rope_halves")
+def _turned_halves(x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
+    first, second = x_BHNE.float().chunk(2, -1)
+    turned = torch.cat([first * cos_NP - second * sin_NP, second * cos_NP + first * sin_NP], -1)
+    return turned.to(x_BHNE.dtype)

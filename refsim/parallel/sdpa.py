@@ -17,13 +17,16 @@ Adding block outputs without these weights is wrong however well it correlates (
 from __future__ import annotations
 
 import itertools
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.base.options import RunOptions
 from refsim.parallel.sequence import Range
 from refsim.runtime.device import Device
+from refsim.runtime.kernels import kernel
 
 _ABOVE = {torch.float32: torch.float64, torch.bfloat16: torch.float32}
 _TILE = 2**20
@@ -31,21 +34,14 @@ _TILE = 2**20
 
 
 class OnlineSoftmax:
-    """Running attention output and log-sum-exp of a fixed set of queries ``q_BHNE``.
+    """Attention of a fixed set of queries ``q_BHNE`` to blocks of keys as they come.
 
     Queries are handled ``device.options.chunk_sizes[0]`` rows at a time; the caller cuts keys into k chunks.
     """
 
     def __init__(self, device: Device, q_BHNE: Tensor) -> None:
         self.device = device
-        self._dtype = q_BHNE.dtype
-        self._q_chunk_size = device.options.chunk_sizes[0]
-        sharp = device.options.math == "reference"
-        self._block = _by_products if device.options.math == "gemm" else _fused
-        self._q = _packed(q_BHNE, _ABOVE[q_BHNE.dtype] if sharp else q_BHNE.dtype)
-        self._out = torch.zeros(q_BHNE.shape, dtype=torch.float32)
-        self._lse = torch.full(q_BHNE.shape[:-1], -torch.inf, dtype=torch.float32)
-        self._started = False
+        self._blocks = _blocks_of_keys(device.options, q_BHNE)
 
     def attend(
         self, k_BHNE: Tensor, v_BHNE: Tensor, keys: list[Range] | None = None, *, step: int, buffer: str = "-"
@@ -71,17 +67,55 @@ class OnlineSoftmax:
             self.attend(*block, step=step, buffer=buffer)
 
     def _attend(self, k_BHNE: Tensor, v_BHNE: Tensor, *, step: int, buffer: str) -> None:
-        with self.device.compute("sdpa", self._q, k_BHNE, v_BHNE, step=step, buffer=buffer):
-            k = _packed(k_BHNE, self._q.dtype)
-            v = _packed(v_BHNE, self._q.dtype)
-            for start in range(0, self._q.shape[2], self._q_chunk_size):
-                rows = slice(start, start + self._q_chunk_size)
-                out, lse = self._block(self._q[:, :, rows], k, v)
-                if self._started:
-                    merge(self._out[:, :, rows], self._lse[:, :, rows], out.float(), lse.float())
-                else:
-                    self._out[:, :, rows] = out
-                    self._lse[:, :, rows] = lse
+        with self.device.compute("sdpa", self._blocks.q, k_BHNE, v_BHNE, step=step, buffer=buffer):
+            self._blocks.attend(k_BHNE, v_BHNE, step=step)
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """Return (out_BHNE in the storage dtype, lse_BHN in fp32)."""
+        return self._blocks.result()
+
+
+class Blocks(Protocol):
+    """What has been seen of the keys: ``q`` (B, H, N, E), and an answer that every block changes."""
+
+    q: Tensor
+
+    def attend(self, k_BHNE: Tensor, v_BHNE: Tensor, *, step: int) -> None:
+        """Take one block into the answer."""
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """Return (out_BHNE in the storage dtype, lse_BHN in fp32)."""
+
+
+@kernel("blocks_of_keys")
+def _blocks_of_keys(options: RunOptions, q_BHNE: Tensor) -> Blocks:
+    return MergedBlocks(options, q_BHNE)
+
+
+class MergedBlocks:
+    """The running output and log-sum-exp, into which each block's own answer is merged."""
+
+    def __init__(self, options: RunOptions, q_BHNE: Tensor) -> None:
+        self._dtype = q_BHNE.dtype
+        self._q_chunk_size = options.chunk_sizes[0]
+        self._block = _by_products if options.math == "gemm" else _fused
+        self.q = _packed(q_BHNE, _ABOVE[q_BHNE.dtype] if options.math == "reference" else q_BHNE.dtype)
+        self._out = torch.zeros(q_BHNE.shape, dtype=torch.float32)
+        self._lse = torch.full(q_BHNE.shape[:-1], -torch.inf, dtype=torch.float32)
+        self._started = False
+
+    def attend(self, k_BHNE: Tensor, v_BHNE: Tensor, *, step: int) -> None:
+        """Answer one block alone and merge it."""
+        k = _packed(k_BHNE, self.q.dtype)
+        v = _packed(v_BHNE, self.q.dtype)
+        for start in range(0, self.q.shape[2], self._q_chunk_size):
+            rows = slice(start, start + self._q_chunk_size)
+            out, lse = self._block(self.q[:, :, rows], k, v)
+            if self._started:
+                merge(self._out[:, :, rows], self._lse[:, :, rows], out.float(), lse.float())
+            else:
+                self._out[:, :, rows] = out
+                self._lse[:, :, rows] = lse
         self._started = True
 
     def result(self) -> tuple[Tensor, Tensor]:

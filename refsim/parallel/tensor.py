@@ -37,7 +37,7 @@ from torch import Tensor
 from refsim.ccl import all_gather, reduce_scatter
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
-from refsim.runtime.tensor import MeshTensor, Partial, Replicate, Shard, shards
+from refsim.runtime.tensor import MeshTensor, Partial, Replicate, Shard, add, shards
 
 
 def shard_range(padded: int, group: Group) -> tuple[int, int]:
@@ -75,7 +75,7 @@ def row_linear(device: Device, x: MeshTensor, weight: Tensor, bias: Tensor | Non
     result = reduce_scatter_features(device, partial)
     if name:
         device.observe(f"{name}.term", partial)
-    return result if bias is None else result.map("bias", bias.add)
+    return result if bias is None else result.map("bias", lambda y: add(y, bias))
 
 
 def reduce_scatter_features(device: Device, x: MeshTensor) -> MeshTensor:

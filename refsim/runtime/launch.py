@@ -45,6 +45,8 @@ class Result:
         collectives: those rank 0 took part in, in order: name, mesh axis, bytes it brought, group.
         hazards: uses of device buffers that nothing keeps apart; empty in a correct program.
         padded: what rank 0 padded.
+        rounded_once: in a run with ``device_numerics``, ops that rank 0 rounded once for want of a rule, counted by
+            name.
         not_finite: per rank, the first activation that held NaN or infinity; padding may.
         trace: events of all ranks, empty unless asked for.
         transport: what moved the tensors between ranks: ``gloo`` or ``shared``.
@@ -58,6 +60,7 @@ class Result:
     collectives: list[dict[str, Any]] = field(default_factory=list)
     hazards: list[Hazard] = field(default_factory=list)
     padded: list[Padded] = field(default_factory=list)
+    rounded_once: dict[str, int] = field(default_factory=dict)
     not_finite: list[NotFinite | None] = field(default_factory=list)
     trace: list[dict[str, Any]] = field(default_factory=list)
     wall_s: float = 0.0
@@ -173,6 +176,7 @@ def execute(
         bytes_per_rank=header["bytes_per_rank"],
         collectives=header["collectives"],
         padded=[Padded(**entry) for entry in header["padded"]],
+        rounded_once=header["rounded_once"],
         not_finite=[entry and NotFinite.from_json(entry) for entry in header["not_finite"]],
         hazards=[Hazard(**hazard) for hazard in header["hazards"]],
         trace=header["trace"],

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from refsim.base.errors import PlacementError
 from refsim.runtime.group import Group
+from refsim.runtime.kernels import kernel
 
 PARTS = {"sp": ("ring", "ulysses")}
 """A group whose members are those of two others: cut over sp is cut over ring and ulysses."""
@@ -142,12 +143,12 @@ class MeshTensor:
         return self.with_local(fn(self.local))
 
     def __add__(self, other: MeshTensor) -> MeshTensor:
-        return self._combine("add", other, self.local.add)
+        return self._combine("add", other, add)
 
     def __mul__(self, other: MeshTensor) -> MeshTensor:
-        return self._combine("mul", other, self.local.mul)
+        return self._combine("mul", other, mul)
 
-    def _combine(self, op: str, other: MeshTensor, fn: Callable[[Tensor], Tensor]) -> MeshTensor:
+    def _combine(self, op: str, other: MeshTensor, fn: Callable[[Tensor, Tensor], Tensor]) -> MeshTensor:
         for side in (self, other):
             side.require_no_partial(op)
         for group in self.placements.keys() | other.placements.keys():
@@ -161,4 +162,16 @@ class MeshTensor:
             )
             if mine != theirs and not broadcast:
                 raise PlacementError(f"{op} needs equal placements but was given {group}={mine} and {theirs}")
-        return self.with_local(fn(other.local))
+        return self.with_local(fn(self.local, other.local))
+
+
+@kernel("add")
+def add(x: Tensor, y: Tensor | float) -> Tensor:
+    """Add local tensors in an op of the device."""
+    return x + y
+
+
+@kernel("mul")
+def mul(x: Tensor, y: Tensor | float) -> Tensor:
+    """Multiply local tensors in an op of the device."""
+    return x * y

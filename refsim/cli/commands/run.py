@@ -37,7 +37,7 @@ VaeParallel = Annotated[
     str, opt.scheme(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")
 ]
 Storage = Annotated[
-    str | None, opt.precision(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn backends")
+    str | None, opt.precision(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn and with device numerics")
 ]
 Math = Annotated[
     str,
@@ -88,6 +88,7 @@ def run(
     math: Math = "storage",
     q_chunk_size: QChunkSize = None,
     k_chunk_size: KChunkSize = None,
+    device_numerics: opt.DeviceNumerics = "",
     inputs: Inputs = None,
     variant: opt.Variant = None,
     lora: Lora = None,
@@ -224,12 +225,19 @@ class _Summary(Document):
 
 @dataclasses.dataclass
 class Forward(_Summary):
-    """One model on refsim's ranks."""
+    """One model on refsim's ranks.
+
+    Attributes:
+        device_numerics: A device's roundings that ops were computed with; empty for none.
+        rounded_once: Ops without a numeric rule, which torch rounded once, and how often.
+    """
 
     ranks: int
     replicas_equal: bool
     hazards: list[str]
     bytes_by_collective: dict[str, int]
+    device_numerics: str
+    rounded_once: dict[str, int]
     wall_s: float
     check_against: Annotated[Any, Key(form="parity.user.user_checkpoint:CheckAgainst | None")]
 
@@ -303,6 +311,8 @@ def _run_model(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
         replicas_equal=len(set(result.value["digests"])) == 1,
         hazards=[str(hazard) for hazard in result.hazards],
         bytes_by_collective=result.bytes_by_collective,
+        device_numerics=options.device_numerics,
+        rounded_once=result.rounded_once,
         wall_s=round(result.wall_s, 3),
         check_against=judged,
     )
@@ -315,12 +325,20 @@ def _run_model(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
         ranks = f"{options.mesh.num_devices} ranks, {same}, {sent:.1f} MB sent, {result.wall_s:.2f} s"
         typer.echo(f"{shapes} -> {asked.out}  ({ranks})")
         _say_padded(summary)
+        if options.device_numerics:
+            typer.echo(f"computed as a device does ({options.device_numerics}); {_without_rule(result.rounded_once)}")
         if asked.trace is not None:
             typer.echo(f"trace of {len(result.trace)} events -> {asked.trace}")
         if judged is not None:
             typer.echo(judged.text())
     passed = summary.replicas_equal and (judged is None or judged.passed)
     raise typer.Exit(exit_code(summary.hazards, passed=passed))
+
+
+def _without_rule(counts: dict[str, int]) -> str:
+    """Say which ops torch rounded once for want of a numeric rule."""
+    names = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
+    return f"without a rule, rounded once: {names}" if names else "every op has a rule"
 
 
 def _run_ttnn(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:

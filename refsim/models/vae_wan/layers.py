@@ -15,6 +15,7 @@ from refsim.layers.convolution import CausalConv3d, Stream
 from refsim.parallel.halo import ImageShards, exchange_halo, gather_image
 from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.runtime.device import Device, in_module
+from refsim.runtime.kernels import kernel
 
 
 class ChannelNorm:
@@ -29,7 +30,12 @@ class ChannelNorm:
     @in_module
     def __call__(self, x: Tensor) -> Tensor:
         with self._device.compute("rms_norm", x, channels_dim=1):
-            return F.normalize(x.float(), dim=1).to(x.dtype) * self._scale * self.gamma
+            return _normed(x, self._scale, self.gamma)
+
+
+@kernel("channel_norm")
+def _normed(x: Tensor, scale: float, gamma: Tensor) -> Tensor:
+    return F.normalize(x.float(), dim=1).to(x.dtype) * scale * gamma
 
 
 class FrameAttention:

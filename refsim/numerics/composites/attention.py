@@ -146,7 +146,10 @@ class Visits:
         compute: Compute = SDPA,
         out_dtype: str = "bfloat16",
     ) -> None:
-        self._q, self._k_chunk, self._compute, self._out_dtype = q, k_chunk, compute, out_dtype
+        self._q = q
+        self._k_chunk = k_chunk
+        self._compute = compute
+        self._out_dtype = out_dtype
         self._scale = q.shape[-1] ** -0.5 if scale is None else scale
         self._heads = list(itertools.product(*map(range, q.shape[:2])))
         self._running: dict[tuple[int, int], Running] = {}
@@ -155,7 +158,9 @@ class Visits:
     def visit(self, keys: Tensor, values: Tensor) -> None:
         """Attend to float32 (B, H, S, D), in chunks of their own."""
         for head in self._heads:
-            running, k, v = self._running.get(head), keys[head], values[head]
+            running = self._running.get(head)
+            k = keys[head]
+            v = values[head]
             for start in range(0, k.shape[0], self._k_chunk):
                 chunk = slice(start, start + self._k_chunk)
                 running = _chunk(running, self._q[head], k[chunk], v[chunk], self._scale, self._compute)

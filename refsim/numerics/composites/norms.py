@@ -158,7 +158,8 @@ def from_statistics(
     """
     parts = gathered.unflatten(-1, (-1, 2 if kind == "layer" else 1))
     means = [compute.store(compute.reduce("sum", sums, scaler=1.0 / width)) for sums in parts.unbind(-1)]
-    power, centred = means[0], x
+    power = means[0]
+    centred = x
     if kind == "layer":
         power = compute.store(compute.sub(power, compute.store(compute.mul(means[1], means[1]))))
         centred = compute.store(compute.sub(x, means[1]))

@@ -21,7 +21,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from refsim.base.device_numerics import DeviceNumerics
 from refsim.base.jobs import Job, failure, injected, named
+from refsim.base.options import RunOptions
 from refsim.base.padded import noting
 from refsim.runtime import bfloat16, host_memory
 from refsim.runtime.device import Device
@@ -47,7 +49,13 @@ def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[
         board.begin_run(transport.rank)
     device = Device(job.options, transport.rank, transport, board=board)
     device.activity(Kind.STARTING, "the program")
-    with torch.inference_mode(), bfloat16.products(job.options.dtype), noting() as padded:
+    options = job.options
+    with (
+        torch.inference_mode(),
+        bfloat16.products(options.dtype),
+        noting() as padded,
+        _rounding(options) as without_rule,
+    ):
         result, tensors = named(job.program)(device, **job.arguments)
     device.finish()
     if device.observations is not None:
@@ -72,11 +80,21 @@ def _run_job(job: Job, board: StatusBoard | None) -> tuple[dict[str, Any], dict[
         "collectives": device.collectives,
         "transport": transport.name,
         "padded": [vars(one) for one in padded],
+        "rounded_once": dict(without_rule),
         "trace": [event for one in every for event in one["trace"]],
         "not_finite": [one["not_finite"] for one in every],
         "hazards": [vars(hazard) for hazard in hazards],
     }
     return answer, tensors
+
+
+def _rounding(options: RunOptions) -> contextlib.AbstractContextManager[dict[str, int]]:
+    """Let ops be computed as a device does where the options say so; the block gives those without a rule."""
+    if not options.device_numerics:
+        return contextlib.nullcontext({})
+    from refsim.runtime.rounding import as_device
+
+    return as_device(DeviceNumerics.parse(options.device_numerics), options.dtype, options.mesh.arch)
 
 
 def _hazards(transport: Transport, device: Device, suspicious: bool) -> list[hazards.Hazard]:
