@@ -23,7 +23,7 @@ Op = Literal["weights", "linear", "conv", "sdpa", "norm", "activation", "rope", 
 OPS: tuple[Op, ...] = get_args(Op)
 _SHORT = {"bf16": "bfloat16", "bfp8_b": "bfloat8_b", "bfp4_b": "bfloat4_b", "fp32": "float32"}
 _FORMATS = ("weights", "activations")
-_TRUTH = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _read(key: str, value: str) -> object:
     if key in ("k_block", "k_chunk"):
         return int(value) if value.isdecimal() else value
     if key == "approximate":
-        return _TRUTH.get(value, value)
+        return _BOOLEANS.get(value, value)
     if key == "ops":
         return tuple(value.split("+"))
     return _SHORT.get(value, value) if key in _FORMATS else value

@@ -66,7 +66,9 @@ def test_a_run_with_it_is_in_bf16_on_refsims_ranks():
 
 
 def test_a_linear_has_its_weights_format_fidelity_and_destination():
-    x, weight, bias = draw(40, 96), draw(24, 96, seed=1), draw(24, seed=2)
+    x = draw(40, 96)
+    weight = draw(24, 96, seed=1)
+    bias = draw(24, seed=2)
     packed = from_host(F.pad(weight.float().T, (0, 8)), "bfloat8_b")[:, :24]
     for spec, product, compute in (
         ("fast:weights=bfp8_b,fidelity=LoFi", linear.minimal_matmul, Compute("LoFi", True)),
@@ -79,8 +81,11 @@ def test_a_linear_has_its_weights_format_fidelity_and_destination():
 
 
 def test_ops_that_layers_mark_follow_their_rules():
-    x, weight, (cos, sin) = draw(1, 2, 8, 32), draw(32, seed=1), torch.rand(2, 8, 16)
-    values, tables = x.float(), [table.bfloat16().float().repeat_interleave(2, -1) for table in (cos, sin)]
+    x = draw(1, 2, 8, 32)
+    weight = draw(32, seed=1)
+    cos, sin = torch.rand(2, 8, 16)
+    values = x.float()
+    tables = [table.bfloat16().float().repeat_interleave(2, -1) for table in (cos, sin)]
     with rounding() as without_rule:
         normed = norm._rms_normed(x, weight, 1e-6)
         turned = rope._turned_pairs(x, cos, sin)
@@ -121,9 +126,11 @@ def test_only_named_ops_are_rounded_and_what_has_no_rule_is_counted():
 
 
 def test_in_fp32_one_op_is_a_devices_and_its_neighbours_are_exact():
-    x, weight = torch.randn(8, 64), torch.randn(32, 64)
+    x = torch.randn(8, 64)
+    weight = torch.randn(32, 64)
     with rounding("fast:ops=linear,activations=bfloat16", "fp32"):
-        ours, normed = F.linear(x, weight), F.layer_norm(x, (64,))
+        ours = F.linear(x, weight)
+        normed = F.layer_norm(x, (64,))
     assert torch.equal(ours, ours.bfloat16().float())
     assert not torch.equal(ours, F.linear(x, weight))
     assert torch.equal(normed, F.layer_norm(x, (64,)))
@@ -144,7 +151,8 @@ def test_ranks_of_a_ring_give_the_bits_of_the_ring_kernel(dest):
 def test_a_hop_adds_as_the_matrix_unit_does():
     from refsim.ccl.reduce_scatter import _hop
 
-    a, b = draw(4, 64), draw(4, 64, seed=1)
+    a = draw(4, 64)
+    b = draw(4, 64, seed=1)
     with rounding():
         ours = _hop(a, b)
     expected = collectives.reduce_scatter([torch.cat([a.float()] * 2, -1), torch.cat([b.float()] * 2, -1)])[0]
