@@ -4,106 +4,166 @@ Such a command is a process of its own, with its own folder, environment, output
 torch, diffusers and the commands once more, which takes longer than most commands. What is about how Python starts is
 run in a process that does.
 
-    test ==requests, JSON lines==> warm process with one thread --fork--> command
+    test ==requests, with open files==> warm process with one thread --fork--> command, leader of a session
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import gc
 import importlib
-import json
 import os
 import pkgutil
 import runpy
 import select
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from refsim.base import processes
+from refsim.runtime.ranks import messages
 
 ROOT = Path(__file__).resolve().parents[1]
 PRELOAD = (
+    "diffusers.models.autoencoders.autoencoder_kl",
     "diffusers.models.transformers.transformer_sd3",
     "diffusers.pipelines.stable_diffusion_3.pipeline_stable_diffusion_3",
-    "parity.run.suite",
-    "parity.run.worker",
     "parity.measure.layers",
     "parity.cases.oracles.library",
+    "parity.cli.parity",
+    "parity.run.worker",
     "refsim.timing.predict.replay",
     "torch.distributed.run",
+    "transformers.models.t5.modeling_t5",
 )
 """What commands import late; also all modules of commands, and what a fork server of ranks imports."""
+_OUT_OF_THE_WAY = 500
+"""File descriptors from here on are nobody's."""
+
+
+class Process:
+    """A fork of the warm process, with what is used of :class:`subprocess.Popen`."""
+
+    def __init__(self, request: dict[str, Any], files: Mapping[int, int]) -> None:
+        """Run what the request says with ``files``: file descriptors there, and those here that they are."""
+        variables = {"cwd": os.getcwd(), "env": dict(os.environ)}
+        request = variables | {"files": [*files]} | request
+        self.pid = _asked(request, [*files.values()])["pid"]
+        self._code: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code; negative where a signal ended it."""
+        if self._code is None:
+            ended = os.pidfd_open(self.pid)
+            try:
+                if not select.select([ended], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired("a fork of the warm process", timeout or 0.0)
+            finally:
+                os.close(ended)
+            self._code = _asked({"reap": self.pid})["code"]
+        return self._code
 
 
 def run(
-    *words: object, cwd: object = None, env: Mapping[str, str] | None = None, timeout: float = 120
+    *words: object, cwd: object = None, env: Mapping[str, str] | None = None, ranks: int = 0, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python WORDS``, which are ``-m module ...`` or ``file.py ...``, and return what it printed.
 
     Args:
         cwd: its folder, by default this process's.
         env: all its environment variables, by default this process's.
-        timeout: seconds after which it is killed, with all that it started; the code is then that of the signal.
+        ranks: run so many of it, as torchrun would; the code is the first that is not 0.
+        timeout: seconds after which it is killed, with all that it started.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        files = [os.path.join(folder, name) for name in ("stdout", "stderr")]
-        request = {
-            "words": [str(word) for word in words],
-            "cwd": str(cwd or os.getcwd()),
-            "env": dict(os.environ if env is None else env),
-            "files": files,
-            "timeout": timeout,
-        }
-        server = _server()
-        server.stdin.write(json.dumps(request).encode() + b"\n")
-        server.stdin.flush()
-        answer = server.stdout.readline()
-        assert answer, "the warm process died"
-        return subprocess.CompletedProcess(words, json.loads(answer), *(Path(file).read_text() for file in files))
+    request = {"words": [*map(str, words)], "cwd": str(cwd or os.getcwd()), "env": dict(env or os.environ)}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        files = {1: out.fileno(), 2: err.fileno()}
+        for file in files.values():
+            fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
+        variables: list[dict[str, str]] = _torchrun(ranks) if ranks else [{}]
+        started = [Process(request | {"env": request["env"] | of_rank}, files) for of_rank in variables]
+        try:
+            codes = [process.wait(timeout) for process in started]
+        finally:
+            for process in started:
+                if process._code is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        said = [os.pread(file, os.fstat(file).st_size, 0).decode() for file in files.values()]
+    return subprocess.CompletedProcess(words, next(filter(None, codes), 0), *said)
+
+
+def _torchrun(ranks: int) -> Iterable[dict[str, str]]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    shared = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port, "GROUP_RANK": 0}
+    named = {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "warm", "OMP_NUM_THREADS": "1"}
+    for rank in range(ranks):
+        yield {name: str(value) for name, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()} | named
 
 
 def words(command: str) -> list[str]:
-    """What :func:`run` takes for a line of a document, which runs Python or a command of the environment."""
+    """Return what :func:`run` takes for a line of a document, which runs Python or a command of the environment."""
     name, *rest = shlex.split(command)
     return rest if name == "python" else ["-m", name, *rest]
 
 
+def start(module: str, *arguments: str, env: Mapping[str, str], pass_fds: Iterable[int] = (), **_: Any) -> Process:
+    """Do what ``refsim.base.processes.start`` does, in a fork of the warm process."""
+    request = {"call": [module, *arguments], "env": {**os.environ, **env}}
+    return Process(request, {fd: fd for fd in (1, 2, *pass_fds)})
+
+
 @functools.cache
-def _server() -> Any:
-    command, variables = processes.command("tests.warm")
+def _server() -> socket.socket:
+    ours, theirs = socket.socketpair()
+    command, variables = processes.command("tests.warm", str(theirs.fileno()))
     env = {**variables, "PYTHONPATH": os.pathsep.join([str(ROOT), variables["PYTHONPATH"]])}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    server = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **pipes)
-    atexit.register(lambda: (server.stdin.close(), server.wait()))
-    return server
+    server = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, pass_fds=[theirs.fileno()])
+    theirs.close()
+    atexit.register(lambda: (ours.close(), server.wait()))
+    return ours
 
 
-def main() -> None:
-    """Serve the process at the other ends of stdin and stdout until it closes them."""
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
+def _asked(request: dict[str, Any], files: list[int] | None = None) -> dict[str, Any]:
+    messages.send(_server(), request, fds=files)
+    return messages.receive(_server())[0]
+
+
+# The warm process -----------------------------------------------------------------------------------------------------
+
+
+def main(control_fd: str) -> None:
+    """Serve the process at the other end of the socket ``control_fd`` until it closes it."""
+    control = socket.socket(fileno=int(control_fd))
     with processes.one_thread():
         _import()
     gc.freeze()
-    for line in requests:
-        request = json.loads(line)
-        pid = os.fork()
-        if not pid:
-            requests.close()
-            os.close(answers)
-            _run(**{name: request[name] for name in ("words", "cwd", "env", "files")})
-        os.write(answers, json.dumps(_wait(pid, request["timeout"])).encode() + b"\n")
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            request, _, files = messages.receive(control)
+            if "reap" in request:
+                status = os.waitpid(request["reap"], 0)[1]
+                messages.send(control, {"code": os.waitstatus_to_exitcode(status)})
+                continue
+            pid = os.fork()
+            if not pid:
+                control.close()
+                _be(request, files)
+            for file in files:
+                os.close(file)
+            messages.send(control, {"pid": pid})
 
 
 def _import() -> None:
@@ -116,29 +176,20 @@ def _import() -> None:
             importlib.import_module(name)
 
 
-def _wait(pid: int, timeout: float) -> int:
-    ended = os.pidfd_open(pid)
-    if not select.select([ended], [], [], timeout)[0]:
-        os.killpg(pid, signal.SIGKILL)
-    os.close(ended)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def _run(words: list[str], cwd: str, env: dict[str, str], files: list[str]) -> None:
-    """Be the command, in this fork; it never returns."""
+def _be(request: dict[str, Any], files: list[int]) -> None:
+    """Become what is asked for; this never returns."""
     code = 1
     try:
         os.setsid()
-        for file, target in zip(files, (1, 2), strict=True):
-            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), target)
-        os.chdir(cwd)
+        _open(dict(zip(request["files"], files, strict=True)))
+        os.chdir(request["cwd"])
         os.environ.clear()
-        os.environ.update(env)
+        os.environ.update(request["env"])
         tempfile.tempdir = None
-        of_env = [place for place in env.get("PYTHONPATH", "").split(os.pathsep) if place]
-        sys.path[:] = [*of_env, *(place for place in sys.path if place not in of_env)]
+        first = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+        sys.path[:] = [*first, *(place for place in sys.path if place not in first)]
         processes.start = functools.partial(_start, processes.start)
-        code = _called(words)
+        code = _code_of(functools.partial(_call, *request["call"]) if "call" in request else request["words"])
         atexit._run_exitfuncs()
     except BaseException:
         traceback.print_exc()
@@ -148,20 +199,36 @@ def _run(words: list[str], cwd: str, env: dict[str, str], files: list[str]) -> N
         os._exit(code)
 
 
+def _open(files: dict[int, int]) -> None:
+    """Have these files under these numbers, and no input."""
+    moved = {number: fcntl.fcntl(file, fcntl.F_DUPFD, _OUT_OF_THE_WAY) for number, file in files.items()}
+    os.closerange(3, _OUT_OF_THE_WAY)
+    for number, file in ({0: os.open(os.devnull, os.O_RDONLY)} | moved).items():
+        os.dup2(file, number)
+    os.closerange(_OUT_OF_THE_WAY, _OUT_OF_THE_WAY + len(files))
+
+
 def _start(start: Callable[..., Any], module: str, *arguments: str, **more: Any) -> Any:
     """Fork what ``refsim.base.processes.start`` would start in a Python of its own, while there is one thread."""
     return (processes.fork if processes.threads() == 1 else start)(module, *arguments, **more)
 
 
-def _called(words: list[str]) -> int:
-    is_module = words[0] == "-m"
-    sys.argv[:] = words[is_module:]
-    sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.abspath(words[0])))
+def _call(module: str, *arguments: str) -> None:
+    importlib.import_module(module).main(*arguments)
+
+
+def _code_of(asked: Callable[[], None] | list[str]) -> int:
     try:
-        if is_module:
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        if callable(asked):
+            asked()
+        elif asked[0] == "-m":
+            sys.argv[:] = asked[1:]
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(asked[1], run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(words[0], run_name="__main__")
+            sys.argv[:] = asked
+            sys.path.insert(0, os.path.dirname(os.path.abspath(asked[0])))
+            runpy.run_path(asked[0], run_name="__main__")
     except SystemExit as ended:
         if isinstance(ended.code, str):
             sys.stderr.write(f"{ended.code}\n")

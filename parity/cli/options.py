@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-Suite = Annotated[str, typer.Option(help="smoke or full (smoke and more seeds, families, sizes).")]
+from refsim.cli.options import complete
+
+Suite = Annotated[
+    str,
+    typer.Option(
+        help="smoke or full (smoke and more seeds, families, sizes).",
+        autocompletion=complete(lambda: ("smoke", "full")),
+    ),
+]
 Expr = Annotated[
     str | None, typer.Option("-k", metavar="EXPR", help="Parts of case ids with and, or, not and parentheses.")
 ]

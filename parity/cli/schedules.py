@@ -28,22 +28,19 @@ def run_schedules(
     """Run every case under N seeded schedules: same bits, no hazard; exit code 1 if not, with commands to replay."""
     from parity.cases.selection import select
     from parity.run.backends import check_environment
-    from parity.run.case import last_uses
+    from parity.run.case import in_turn
     from parity.run.cpu import CpuRunner
     from parity.run.schedules import explore
 
     cases = select(suite, expr)
     check_environment(cases)
     outcomes = []
-    last = last_uses([(case, case.seed) for case in cases])
     with CpuRunner() as runner:
-        for index, case in enumerate(cases):
+        for case, _ in in_turn(runner, [(case, case.seed) for case in cases]):
             outcome = explore(runner, case, list(range(seed, seed + schedules)), longest / 1e3, suite)
             outcomes.append(outcome)
-            if index in last:
-                runner.drop(case, case.seed)
             why = outcome.reason or f"{outcome.schedules} schedules"
-            say(f"[{index + 1}/{len(cases)}] {outcome.verdict} {case.id} ({why})")
+            say(f"[{len(outcomes)}/{len(cases)}] {outcome.verdict} {case.id} ({why})")
             for failure in outcome.failures:
                 which = "undisturbed" if failure.seed is None else f"seed {failure.seed}"
                 say(f"  {which}: {'; '.join(failure.reasons[:3])}")

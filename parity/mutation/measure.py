@@ -17,7 +17,7 @@ from parity.mutation import child, recorder
 from parity.mutation.source import Statement, outside_functions
 from parity.mutation.tree import PACKAGES, ROOT, Tree
 from parity.run.backends import check_environment, make_runner
-from parity.run.case import last_uses, run_case
+from parity.run.case import in_turn, run_case
 from refsim.files import output
 from refsim.runtime import launch
 
@@ -116,21 +116,15 @@ def run_cases(tell: child.Hear, **question: Any) -> None:
 
 
 def _run(tell: child.Hear, cases: list[Case], folder: Path, asked: Asked) -> None:
-    backend = asked.backend
-    seed = asked.seed
-    with make_runner(backend) as runner:
+    with make_runner(asked.backend) as runner:
         runner.warm_up()  # before it has threads
-        jobs = [(case, seed + case.seed) for case in cases]
-        last = last_uses(jobs)
-        for index, (case, its_seed) in enumerate(jobs):
+        for case, seed in in_turn(runner, [(case, asked.seed + case.seed) for case in cases]):
             with recorder.case(folder) as seen:
-                record = run_case(runner, case, backend, its_seed)
+                record = run_case(runner, case, asked.backend, seed)
             for file in tables(case, asked.files):
                 seen.setdefault(file, set()).update(outside_functions((ROOT / file).read_text(encoding="utf-8")))
             lines = {file: sorted(numbers) for file, numbers in seen.items()}
             tell(asdict(Executed(case.id, record.verdict, record.reason, record.wall_s, lines)))
-            if index in last:
-                runner.drop(case, its_seed)
 
 
 def tables(case: Case, files: list[str]) -> list[str]:

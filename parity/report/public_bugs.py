@@ -1,9 +1,9 @@
 """Bugs that users of parallel diffusion models met in public, each with what replays it here, if anything does.
 
 A replay is a buffer policy (``refsim schedules policy``, proved unsafe), a fault of the corpus (``refsim faults run``,
-caught or the session fails), or a hazard program of the tests. ``python -m parity.report.public_bugs`` prints the
-table of ``docs/public_bugs.md``, whose rows are those of ``public_bugs.csv`` beside this file. What has no replay says
-why: it is not found here.
+caught or the session fails), a hazard program of the tests, or a program of TTNN that a finding names.
+``python -m parity.report.public_bugs`` prints the table of ``docs/public_bugs.md``, whose rows are those of
+``public_bugs.csv`` beside this file. What has no replay says why: it is not found here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 
 from refsim.files.tables import as_markdown
 
-Kind = Literal["policy", "fault", "program", ""]
+Kind = Literal["policy", "fault", "program", "finding", ""]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class PublicBug:
         thread: where it is told.
         what: what happened, in one clause.
         kind: what sort of replay there is; empty if there is none.
-        replay: its name: of a policy, of a fault, of a program in ``tests/refsim/hazard_programs.py``.
+        replay: its name: of a policy, of a fault, of a program in ``tests/refsim/hazard_programs.py``
+            or, if a finding of the mock names it, in ``tests/harness/programs``.
         note: what finds it, or why nothing here does.
     """
 
@@ -48,7 +49,13 @@ def replayed() -> list[PublicBug]:
 
 def markdown() -> str:
     """Return the generated part of ``docs/public_bugs.md``."""
-    names = {"policy": "policy", "fault": "fault", "program": "hazard program", "": "not found"}
+    names = {
+        "policy": "policy",
+        "fault": "fault",
+        "program": "hazard program",
+        "finding": "TTNN program",
+        "": "not found",
+    }
     rows = (
         (bug.thread, bug.what, f"{names[bug.kind]} `{bug.replay}`" if bug.kind else names[""], bug.note) for bug in BUGS
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, Protocol
 
@@ -30,21 +30,22 @@ class Progress(Protocol):
 
 
 def run_jobs(runner: Runner, backend: str, jobs: Sequence[Job], progress: Progress) -> list[Record]:
-    """Yield the records of the given cases, run in turn; what only one of them needs is dropped after it."""
-    last = last_uses(jobs)
+    """Return the records of the given cases."""
     records = []
-    for index, (case, seed) in enumerate(jobs):
+    for case, seed in in_turn(runner, jobs):
         progress(case, None)
         records.append(run_case(runner, case, backend, seed))
-        if index in last:
-            runner.drop(case, seed)
         progress(case, records[-1])
     return records
 
 
-def last_uses(jobs: Sequence[Job]) -> set[int]:
-    """Return the indices of the jobs after which nobody needs what their kind holds of a model and a seed."""
-    return set({(case.kind, case.model, seed): index for index, (case, seed) in enumerate(jobs)}.values())
+def in_turn(runner: Runner, jobs: Sequence[Job]) -> Iterator[Job]:
+    """Yield the jobs; behind the last one that needs what their kind holds of a model and a seed, that is dropped."""
+    last = set({(case.kind, case.model, seed): index for index, (case, seed) in enumerate(jobs)}.values())
+    for index, (case, seed) in enumerate(jobs):
+        yield case, seed
+        if index in last:
+            runner.drop(case, seed)
 
 
 def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:

@@ -36,12 +36,14 @@ app = typer.Typer(
 for command in (run, generate, explain, plan, time, memory, ops, meshes, calibrate, schema):
     app.command()(command)
 app.command(rich_help_panel=CONTRIBUTORS)(kernels)
-app.add_typer(ttnn, name="ttnn", help="Anyone's TTNN programs on meshes that are not there.")
-app.add_typer(report, name="report", help="Predictions, ttnn's memory and all results: tables, plots and one page.")
+app.add_typer(ttnn, name="ttnn", help="Run anyone's TTNN programs on meshes that are not there, and compare two.")
+app.add_typer(
+    report, name="report", help="Write predictions, ttnn's memory and all results as tables, plots and one page."
+)
 app.add_typer(
     bench,
     name="bench",
-    help="Benchmarks of this machine, and predictions beside measurements.",
+    help="Measure this machine, and show predictions beside measurements.",
     rich_help_panel=CONTRIBUTORS,
 )
 
@@ -95,7 +97,7 @@ def mount() -> None:
     for group, name, text in (
         (parity, "parity", "Judge the simulator against code nobody here wrote."),
         (faults, "faults", "Put known mistakes in and see that the gate catches them."),
-        (schedules, "schedules", "Same bits under every schedule; which buffer policy is safe."),
-        (history, "history", "Results by commit: what became worse, and when."),
+        (schedules, "schedules", "Show that every schedule gives the same bits, and which buffer policy is safe."),
+        (history, "history", "Show results by commit: what became worse, and when."),
     ):
         app.add_typer(group, name=name, help=text, rich_help_panel=CONTRIBUTORS)

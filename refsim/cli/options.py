@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -36,7 +36,19 @@ def complete(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
     return offer
 
 
-PublishedModel = Annotated[str, typer.Argument(help="A published model's name, or a folder saved by diffusers.")]
+def among(kind: Any) -> Callable[[str], list[str]]:
+    """Do what :func:`complete` does for the values of a ``Literal`` type."""
+    return complete(lambda: get_args(kind))
+
+
+def _published() -> Iterable[str]:
+    from refsim.models.registry import published
+
+    return published()
+
+
+published_model = partial(typer.Argument, autocompletion=complete(_published))
+PublishedModel = Annotated[str, published_model(help="A published model's name, or a folder saved by diffusers.")]
 
 Mesh = Annotated[
     str,

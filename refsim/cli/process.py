@@ -85,7 +85,7 @@ def _run(argv: list[str] | None) -> int:
         from refsim.cli.app import app, mount
 
         mount()
-        code = app(args=argv, standalone_mode=False)
+        code = app(args=argv, prog_name="refsim", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except typer.Exit as e:
         return e.exit_code

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from tests.harness.conftest import HAS_TTNN, REASON
-from tests.harness.programs import branches, mistakes, replays
+from tests.harness.programs import branches, mistakes, padding, replays
 from tests.tt_impl.worker import launch
 
 pytestmark = pytest.mark.skipif(not HAS_TTNN, reason=REASON)
-PROGRAMS = {name: module for module in (mistakes, branches, replays) for name in module.EXPECTED}
+PROGRAMS = {name: module for module in (mistakes, branches, padding, replays) for name in module.EXPECTED}
+NOTES = ("buffer_filled_on_the_way", "mask_of_a_slice", "latents_that_grow", "cache_under_trace")
+"""Programs whose finding is a note although its kind is one of errors."""
 LINKS = {frozenset(pair): 2 for pair in ((0, 1), (1, 2), (2, 3))}
 """Four devices in a line."""
 
@@ -22,7 +24,7 @@ LINKS = {frozenset(pair): 2 for pair in ((0, 1), (1, 2), (2, 3))}
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("findings")
-    for module in ("mistakes", "branches", "replays"):
+    for module in ("mistakes", "branches", "padding", "replays"):
         ran = launch("tests.harness.watching", "t3k", str(folder), module, folder=folder, timeout=170)
         assert ran.returncode == 0, ran.stderr[-3000:]
     written = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
@@ -48,7 +50,7 @@ def test_a_mistake_is_found(name: str, found: dict[str, Any]) -> None:
     found_there = [(f["kind"], f["op"], f["where"]) for f in ran["findings"]]
     assert found_there == [(kind, op, f"{file}:{marked_line(name)}")], ran["findings"]
     notes = {"unused-result", "submeshes-differ"}
-    note = kind in notes or name in ("buffer_filled_on_the_way", "latents_that_grow", "cache_under_trace")
+    note = kind in notes or name in NOTES
     assert ran["findings"][0]["severity"] == ("note" if note else "error")
     sentence = ran["findings"][0]["sentence"]
     assert sentence.endswith(".") and "\n" not in sentence, sentence

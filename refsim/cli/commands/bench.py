@@ -229,7 +229,7 @@ def scale(
 @bench.command("full-size")
 def full_size(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A published model's name; see `refsim time --help`.")],
+    model: Annotated[str, opt.published_model(help="A published model's name.")],
     mesh: opt.Mesh = "t3k",
     parallel: opt.Parallel = "cfg2_sp2_tp2",
     attention: opt.Attention = "ring",

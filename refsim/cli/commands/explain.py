@@ -22,7 +22,7 @@ def explain(
     mesh: opt.Mesh,
     model: Annotated[
         str | None,
-        typer.Argument(help="A published model's name, or a folder saved by diffusers; for shapes and bytes."),
+        opt.published_model(help="A published model's name, or a folder saved by diffusers; for shapes and bytes."),
     ] = None,
     parallel: opt.Parallel = "sp1",
     attention: opt.Attention = "ring",

@@ -17,7 +17,7 @@ from refsim.files import tables
 def memory(
     context: typer.Context,
     model: Annotated[
-        str | None, typer.Argument(help="A published model with a program in TTNN.", show_default=False)
+        str | None, opt.published_model(help="A published model with a program in TTNN.", show_default=False)
     ] = None,
     mesh: opt.Mesh = "t3k",
     parallel: opt.Parallel = "cfg2_sp2_tp2",

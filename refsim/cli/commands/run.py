@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refsim.base.errors import UserError
+from refsim.base.options import Backend, Dtype, Math, PromptLayout, Transport, VAEParallel
 from refsim.base.padded import Padded
 from refsim.cli import options as opt
 from refsim.cli.answer import exit_code
@@ -31,19 +32,32 @@ Folder = Annotated[
     Path, typer.Argument(help="Folder saved by diffusers: one model, or a whole pipeline; or one file of SD3.5.")
 ]
 Out = Annotated[Path, opt.output(help="Model: safetensors for `sample` (and `guided`). Pipeline: a folder.")]
-PromptLayout = Annotated[str, opt.scheme(help="Prompt tokens over sp: replicated or split.")]
+LayoutName = Annotated[
+    str,
+    opt.scheme(help="Prompt tokens over sp: replicated or split.", autocompletion=opt.among(PromptLayout)),
+]
 PadHeads = Annotated[bool, opt.scheme(help="Pad heads that do not split evenly, or refuse them.")]
 VaeParallel = Annotated[
-    str, opt.scheme(help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).")
+    str,
+    opt.scheme(
+        help="What tp cuts of an image's decoder: spatial (columns) or tensor (channels).",
+        autocompletion=opt.among(VAEParallel),
+    ),
 ]
 Storage = Annotated[
-    str | None, opt.precision(help="Storage: fp32 or bf16.", show_default="fp32; bf16 on ttnn and with device numerics")
+    str | None,
+    opt.precision(
+        help="Storage: fp32 or bf16.",
+        show_default="fp32; bf16 on ttnn and with device numerics",
+        autocompletion=opt.among(Dtype),
+    ),
 ]
-Math = Annotated[
+MathName = Annotated[
     str,
     opt.precision(
         help="Blocks of attention on cpu: storage (torch's kernel in its dtype), reference (one precision above) "
-        "or gemm (matrix products in its dtype, softmax in fp32: rounds more, in bf16 faster on some processors)."
+        "or gemm (matrix products in its dtype, softmax in fp32: rounds more, in bf16 faster on some processors).",
+        autocompletion=opt.among(Math),
     ),
 ]
 QChunkSize = Annotated[
@@ -61,9 +75,16 @@ Lora = Annotated[
 Guidance = Annotated[
     float | None, opt.weights(help="Model: also write guided = uncond + S (cond - uncond). Pipeline: the scale.")
 ]
-Backend = Annotated[str, typer.Option(help="What computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.")]
-Transport = Annotated[
-    str, typer.Option(help="Between ranks on cpu: gloo (sockets), shared (each other's memory) or auto.")
+BackendName = Annotated[
+    str,
+    typer.Option(help="What computes: cpu, ttnn-mock, ttnn-sim or ttnn-device.", autocompletion=opt.among(Backend)),
+]
+TransportName = Annotated[
+    str,
+    typer.Option(
+        help="Between ranks on cpu: gloo (sockets), shared (each other's memory) or auto.",
+        autocompletion=opt.among(Transport),
+    ),
 ]
 CheckAgainst = Annotated[
     str | None, opt.check(help="diffusers: judge the answer by the library's own class, which runs it once more.")
@@ -80,12 +101,12 @@ def run(
     ring: opt.Ring = None,
     ulysses: opt.Ulysses = None,
     ring_order: opt.RingOrder = "step",
-    prompt_layout: PromptLayout = "replicated",
+    prompt_layout: LayoutName = "replicated",
     pad_heads: PadHeads = True,
     vae_parallel: VaeParallel = "spatial",
     dtype: Storage = None,
     weights_dtype: opt.WeightsDtype = "bf16",
-    math: Math = "storage",
+    math: MathName = "storage",
     q_chunk_size: QChunkSize = None,
     k_chunk_size: KChunkSize = None,
     device_numerics: opt.DeviceNumerics = "",
@@ -93,8 +114,8 @@ def run(
     variant: opt.Variant = None,
     lora: Lora = None,
     guidance: Guidance = None,
-    backend: Backend = "cpu",
-    transport: Transport = "auto",
+    backend: BackendName = "cpu",
+    transport: TransportName = "auto",
     timeout_s: opt.Timeout = 300.0,
     prompt: Annotated[str | None, pipeline(help="What to show.")] = None,
     negative_prompt: Annotated[str, pipeline(help="What not to show.")] = "",

@@ -43,10 +43,11 @@ def run(
     fallback: Fallback = False,
     strict: Annotated[bool, typer.Option("--strict", help="Fail if the program has findings that are errors.")] = False,
     strict_kinds: Annotated[
-        str, typer.Option(metavar="KINDS", help="Fail for findings of these kinds only, apart by commas; notes, too.")
+        str,
+        typer.Option(metavar="KINDS", help="Fail for findings of these kinds only, separated by commas; notes, too."),
     ] = "",
     allow: Annotated[
-        list[str] | None, typer.Option(metavar="KIND", help="Findings of this kind fail nothing; give it repeatedly.")
+        list[str] | None, typer.Option(metavar="KIND", help="Findings of this kind fail nothing; may be repeated.")
     ] = None,
     numerics: Numerics = "off",
     report: Annotated[Path | None, opt.output(help="Write memory, collectives and time into this folder.")] = None,

@@ -20,14 +20,22 @@ from parity.run.case import Job
 from parity.run.suite import Asked, Selected, run_suite
 from refsim.base.errors import RefsimError, UserError
 from refsim.files.keys import as_json
+from tests import warm
 
-FEW = "attention-n300-sp2-ring-fp32-normal or attention-n300-tp2 or t5_tiny_quiet-n300 or attention-n300-sp2-ulysses"
+PROMPT = "(t5_tiny_quiet-n300 and heads and not umt5)"
+FEW = f"attention-n300-sp2-ring-fp32-normal or attention-n300-tp2 or attention-n300-sp2-ulysses or {PROMPT}"
 LIGHT = "attention-n300-sp2-ring-fp32-normal or attention-n300-tp2-ring-fp32-normal"
 """Two groups for which no library of models is imported."""
 
 
 def jobs(expr: str, suite: str = "smoke") -> list[Job]:
     return Selected.of(Asked(suite, expr)).jobs
+
+
+@pytest.fixture
+def warm_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are forks of a process that has imported what they need."""
+    monkeypatch.setattr(workers.processes, "start", warm.start)
 
 
 def quiet(case: Case, record: Record | None) -> None:
@@ -72,6 +80,7 @@ def test_a_worker_is_given_the_first_group_that_memory_has_room_for() -> None:
     assert [needs(room) for room in (math.inf, 8.0, 7.9, 5.9, 0.0, -2.0)] == [{8}, {8}, {6}, {0}, {0}, {0}]
 
 
+@pytest.mark.usefixtures("warm_start")
 @pytest.mark.parametrize(("memory", "at_once"), [(None, 1), (13.9, 1), (14.0, 2)])
 def test_two_groups_that_need_much_run_at_once_where_memory_holds_both(
     monkeypatch: pytest.MonkeyPatch, memory: float | None, at_once: int
@@ -96,6 +105,7 @@ def test_two_groups_that_need_much_run_at_once_where_memory_holds_both(
     assert len(given) == 2
 
 
+@pytest.mark.usefixtures("warm_start")
 def test_two_workers_give_the_records_of_one_process(tmp_path: Path) -> None:
     told: list[tuple[int, int, bool]] = []
 
@@ -131,20 +141,16 @@ def test_workers_are_not_interrupted_by_whom_they_wake(monkeypatch: pytest.Monke
     assert os.SCHED_BATCH in found  # once they have begun
 
 
+@pytest.mark.usefixtures("warm_start")
 def test_a_worker_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
-    asked = jobs("t5_tiny_quiet-n300 or attention-n300-sp2-ring-fp32-normal")
+    asked = jobs(f"{PROMPT} or attention-n300-sp2-ring-fp32-normal")
     victim = next(case for case, _ in asked if case.model == "t5_tiny_quiet")
     assert sum(case.model == "t5_tiny_quiet" for case, _ in asked) > 1  # another one waits behind it
 
     def kill(case: Case, record: Record | None) -> None:
         if case.id == victim.id and record is None:
-            (pid,) = (pid for pid in children() if running(case.id, pid))
-            os.kill(pid, signal.SIGKILL)
-
-    def running(name: str, pid: int) -> bool:
-        return any(
-            worker._process.pid == pid and asked[worker.group[0]][0].id == name for worker in made if worker.group
-        )
+            (worker,) = (one for one in made if one.group and asked[one.group[0]][0].id == case.id)
+            os.kill(worker._process.pid, signal.SIGKILL)
 
     made: list[workers._Worker] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -158,6 +164,7 @@ def test_a_worker_that_dies_costs_the_case_it_was_at_and_no_other() -> None:
     assert failed.reason == "the process that ran this case was killed by SIGKILL."
 
 
+@pytest.mark.usefixtures("warm_start")
 def test_a_worker_that_dies_at_the_last_case_of_a_group_goes_on_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every group needs much memory, so that nobody else takes it."""
     asked = jobs(LIGHT)
@@ -180,11 +187,6 @@ def test_a_worker_that_dies_at_the_last_case_of_a_group_goes_on_with_the_next(mo
     monkeypatch.setattr(workers._Worker, "__enter__", keep)
     records = workers.run(asked, 2, kill)
     assert [record.verdict for record in records] == ["failed", "passed"] and killed == [records[0].id]
-
-
-def children() -> list[int]:
-    own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
-    return [int(pid) for pid in own.read_text().split()]
 
 
 def test_a_worker_that_never_begins_ends_the_run_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

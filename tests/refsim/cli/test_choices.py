@@ -34,10 +34,13 @@ def test_a_command_without_words_prints_its_help(words, capsys):
         ("refsim run --attention u", ["ulysses", "usp"]),
         ("refsim run --ring-order g", ["gather"]),
         ("refsim exp", ["explain"]),
+        ("refsim time sd35-", ["sd35-medium", "sd35-large"]),
+        ("refsim run --backend ttnn-m", ["ttnn-mock"]),
+        ("refsim parity run --suite s", ["smoke"]),
     ],
 )
 def test_a_shell_completes_values(words, offered):
     asked = {"_REFSIM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    code = "import sys; sys.argv = ['refsim']; from refsim.cli import main; main()"
+    code = "import sys; sys.argv = ['/some/where/refsim/__main__.py']; from refsim.cli import main; main()"
     ran = subprocess.run([sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True)
     assert ran.stdout.split() == offered, ran.stderr

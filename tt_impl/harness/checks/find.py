@@ -17,6 +17,7 @@ from tt_impl.harness.checks.raised import refused
 from tt_impl.harness.checks.statistics import local_statistics
 from tt_impl.harness.checks.submeshes import submeshes_differ, uneven_replicas
 from tt_impl.harness.checks.sums import partial_sums
+from tt_impl.harness.checks.tile_padding import tile_padding
 from tt_impl.harness.checks.traces import traces
 from tt_impl.mock.log.events import EventLog
 
@@ -24,7 +25,8 @@ __all__ = ["ERROR", "NOTE", "Finding", "find"]
 
 _CHECKS = (
     *(twice, in_flight, given_twice, too_small, never_written, freed, stale),
-    *(uneven_replicas, partial_sums, local_statistics, unused, submeshes_differ, not_finite, refused, traces),
+    *(uneven_replicas, partial_sums, local_statistics, unused, submeshes_differ, not_finite, refused),
+    *(tile_padding, traces),
 )
 
 

@@ -22,6 +22,8 @@ from tt_impl.mock.calls.golden import OPTION, golden_values, has_golden
 from tt_impl.mock.calls.special import SPECIAL, touches_device
 from tt_impl.mock.calls.stand_ins import on_whole_devices
 from tt_impl.mock.calls.traces import Tracing
+from tt_impl.mock.rules.padding_left import left_in_tiles
+from tt_impl.mock.rules.padding_read import padding_reads, with_padding, within
 from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, RULES, VIEWS, Call, Rule, for_rule, mapped, neutral
 from tt_impl.mock.storage.buffers import BufferValues
 from tt_impl.mock.storage.errors import FailedRule, MissingRule, RefusedOption, ShadowError
@@ -75,6 +77,7 @@ class Shadow(Tracing):
         inputs = _seen_by_rule(call)
         shards = {id(t): self.store.read(t, call.name) for t in inputs}
         viewed = {t.buffer_unique_id() for t in _moved(call)} if call.name in VIEWS else ()
+        read = padding_reads(call, self.store)
         before = self._before(call)
         result = call.proceed()
         outputs = _on_devices(result)
@@ -83,21 +86,27 @@ class Shadow(Tracing):
             context = Call(call.name, call.args, call.kwargs, outputs, self.store)
             self.evaluate(context, shards, written)
             self.note(context, inputs, written)
+            self.padding_reads += read
         self._forget_unused(before, outputs)
         return result
 
     def evaluate(self, context: Call, shards: dict[int, Shards], written: list[ttnn.Tensor]) -> None:
         """Compute the outputs and keep those that are ``written``: the others are views of inputs."""
-        values = self._values(context, shards)
+        whole = with_padding(context, self.store, shards)
+        values = self._values(context, whole)
+        if whole is not shards:
+            pairs = zip(values, context.outputs, strict=True)
+            values = [within(tuple(tensor.shape), value) for value, tensor in pairs]
         self.evaluations[context.name] += context.evaluations
         if len(values) != len(context.outputs):
             raise ShadowError(f"{context.name} gives {len(context.outputs)} tensors, but its rule {len(values)}.")
         if shards:
             self.look_at(values, shards.values())
         stored = set(map(id, written))
-        for tensor, value in zip(context.outputs, values, strict=True):
+        left = [left_in_tiles(context, tensor) for tensor in context.outputs] if context.padding is None else []
+        for i, (tensor, value) in enumerate(zip(context.outputs, values, strict=True)):
             if id(tensor) in stored:
-                self.store.write(tensor, value, context.name, context.padding)
+                self.store.write(tensor, value, context.name, left[i] if left else context.padding)
 
     def _before(self, call: Invocation) -> dict[int, BufferValues | None]:
         """Return the buffers that an operation may write into, by id, and what they hold before it runs."""

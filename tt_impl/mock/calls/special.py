@@ -189,10 +189,11 @@ def _fill(value: float | None) -> Special:
         result = call.proceed()
         if result is not None and on_device(result):
             number = call.argument("fill_value", 1) if value is None else value
-            shadow.store.fill(result, filled(result, number), call.name)
+            padding = None if number != number else number  # ttnn fills whole tiles
+            shadow.store.fill(result, filled(result, number), call.name, padding)
             other = call.kwargs.get("optional_tensor")
             if other is not None and other.buffer_unique_id() != result.buffer_unique_id():
-                shadow.store.fill(other, filled(other, number), call.name)
+                shadow.store.fill(other, filled(other, number), call.name, padding)
         return result
 
     return special

@@ -18,6 +18,7 @@ import ttnn
 from refsim.base.errors import RefsimError
 from tt_impl.mock.log.arguments import options_of, plain
 from tt_impl.mock.storage.errors import ShadowError
+from tt_impl.mock.storage.padding import PaddingRead
 from tt_impl.mock.storage.replicas import placements_of, uneven_axes
 from tt_impl.mock.storage.values import ProgramValues
 from tt_impl.trace.collectives import Semaphore, arguments, crossings
@@ -99,6 +100,7 @@ class Event:
         error: name of the exception that ended the call.
         refused: first line of that exception, if ttnn or the mock in its place refused the call.
         not_finite: what the call made of inputs without: ``NaN``, ``infinity``.
+        padding_reads: what it read of tiles' padding as if it were data.
         allocated: of a trace's replay, the places on its mesh that are taken; None for any other call.
     """
 
@@ -115,6 +117,7 @@ class Event:
     error: str | None = None
     refused: str = ""
     not_finite: tuple[str, ...] = ()
+    padding_reads: tuple[PaddingRead, ...] = ()
     allocated: frozenset[tuple[str, int]] | None = None
 
     @property
@@ -179,6 +182,7 @@ class EventLog:
         finally:
             if self._shadow is not None:
                 event.not_finite = self._shadow.take_not_finite()
+                event.padding_reads = self._shadow.take_padding_reads()
         results = [(place, tensor) for place, tensor in tensors_at("result", result) if _alive(tensor)]
         for _, tensor in results:
             self._made[id(tensor)] = tensor.tensor_id, event.number

@@ -136,7 +136,7 @@ class Call(Arguments):
     store: Store
     evaluations: int = 0
     padding: float | None = None
-    """What fills the tiles of the outputs beyond their shapes, set by a rule that knows."""
+    """What fills the tiles of the outputs beyond their shapes, where the rule sets it."""
 
     def each(self, function: Callable[..., Any], *inputs: Any, rounds_once: bool = False) -> list[Any]:
         """Return ``function`` of every device's part of ``inputs``, computed once for those whose parts are one object.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from tt_impl.mock.storage.padding import Padding
 from tt_impl.mock.storage.views import View, seen_by, shared
 
 
@@ -14,20 +15,21 @@ from tt_impl.mock.storage.views import View, seen_by, shared
 class BufferValues:
     """What one buffer holds: a value by device, in the shape it was last written in.
 
-    ``padding`` is what fills its tiles up, None if nobody knows: most operations leave there what their arithmetic
-    makes of their inputs' padding.
+    ``padding`` is what fills its tiles up: most operations leave there what their arithmetic makes of their inputs'
+    padding, which :mod:`tt_impl.mock.rules.tile_padding` knows of some.
     """
 
     view: View
     values: dict[int, torch.Tensor]
-    padding: float | None = None
+    padding: Padding = field(default_factory=Padding)
 
     def seen_by(self, view: View, ranks: Sequence[int]) -> list[torch.Tensor] | None:
         """Return the values of some devices as ``view`` reads them; None if it reads padding that nobody knows."""
         values = [self.values[rank] for rank in ranks]
         if view == self.view:
             return values
-        seen = shared(lambda value: seen_by(value, self.view, view, self.padding), values)
+        padding = self.padding.single(self.view)
+        seen = shared(lambda value: seen_by(value, self.view, view, padding), values)
         return None if any(value is None for value in seen) else seen
 
 

@@ -20,6 +20,7 @@ from tt_impl.mock.storage.buffers import BufferValues, Window
 from tt_impl.mock.storage.dtypes import RANGES, round_to
 from tt_impl.mock.storage.errors import ShadowError, UnknownPadding, UnseenValue
 from tt_impl.mock.storage.not_finite import INFINITY, not_finite
+from tt_impl.mock.storage.padding import Padding, PaddingRead
 from tt_impl.mock.storage.views import View, shared
 
 
@@ -110,8 +111,16 @@ class Store:
         return values
 
     def padding(self, tensor: ttnn.Tensor, reader: str) -> float | None:
-        """Return what fills up the tiles of ``tensor``, None if nobody knows."""
-        return self.buffer(tensor, reader).padding
+        """Return the one number that fills up the tiles of ``tensor``, None if nobody knows, or if there are two."""
+        values = self.buffer(tensor, reader)
+        return values.padding.single(values.view)
+
+    def fills(self, tensor: ttnn.Tensor) -> Padding:
+        """Return what fills up the tiles of ``tensor``, below and on the right; unknown if it was written otherwise."""
+        values = self.values.get(tensor.buffer_unique_id())
+        if values is None or values.view.rows()[0][-2:] != view_of(tensor).rows()[0][-2:]:
+            return Padding()
+        return values.padding
 
     def add_window(self, tensor: ttnn.Tensor, window: Window) -> None:
         """Note that ``tensor`` shares the buffer of another one, as a part of it."""
@@ -121,7 +130,11 @@ class Store:
         return self.windows.get(_place(tensor)) if self.windows else None
 
     def write(
-        self, tensor: ttnn.Tensor, shards: Sequence[torch.Tensor], writer: str, padding: float | None = None
+        self,
+        tensor: ttnn.Tensor,
+        shards: Sequence[torch.Tensor],
+        writer: str,
+        padding: Padding | float | None = None,
     ) -> None:
         """Store ``shards``, rounded to the dtype of ``tensor``; they must have its shape.
 
@@ -139,11 +152,11 @@ class Store:
             return round_to(shard, dtype)
 
         values = dict(zip(ranks, shared(rounded, shards), strict=True))
-        self._put(tensor, BufferValues(view, values, padding))
+        self._put(tensor, BufferValues(view, values, Padding.of(padding)))
 
-    def fill(self, tensor: ttnn.Tensor, value: torch.Tensor, writer: str) -> None:
+    def fill(self, tensor: ttnn.Tensor, value: torch.Tensor, writer: str, padding: float | None = None) -> None:
         """Store ``value`` for all devices of ``tensor``."""
-        self.write(tensor, [value] * len(ranks_of(tensor)), writer)
+        self.write(tensor, [value] * len(ranks_of(tensor)), writer, padding)
 
     def _put(self, tensor: ttnn.Tensor, values: BufferValues) -> None:
         """Have ``tensor`` hold this now; devices of its buffer that are no part of it keep what they have."""
@@ -191,6 +204,7 @@ class ProgramValues:
         self.store = Store()
         self.emulated: Counter[str] = Counter()
         self._not_finite: set[str] = set()
+        self.padding_reads: list[PaddingRead] = []
 
     def look_at(self, made: Iterable[Sequence[torch.Tensor]], inputs: Iterable[Sequence[torch.Tensor]]) -> None:
         """Note if an operation made NaN of inputs without, or infinity of finite ones; each by device."""
@@ -204,6 +218,12 @@ class ProgramValues:
         noted = self._not_finite
         self._not_finite = set()
         return tuple(sorted(noted))
+
+    def take_padding_reads(self) -> tuple[PaddingRead, ...]:
+        """Return what operations have read of tiles' padding since this was asked for."""
+        noted = self.padding_reads
+        self.padding_reads = []
+        return tuple(noted)
 
     def emulate(self, tensor: ttnn.Tensor, values: Sequence[torch.Tensor], writer: str) -> ttnn.Tensor:
         """Store values that only resemble the device's, and return the tensor."""

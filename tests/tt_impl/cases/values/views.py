@@ -53,17 +53,19 @@ def logical_and_padded_shape(t: Env) -> None:
 
 
 def unknown_padding_is_refused(t: Env) -> None:
-    """exp(0) is 1: what arithmetic leaves in the padding nobody tells, so reading it is an error."""
+    """exp(0) is 1, but what a softmax leaves in rows of padding nobody tells, so reading it is an error."""
     from tt_impl.mock.storage.errors import ShadowError
 
     ttnn, x = t.ttnn, t.rand(1, 1, 30, 32)
-    out = ttnn.exp(t.put(x))
+    known = ttnn.reshape(ttnn.exp(t.put(x)), (1, 1, 32, 32), (1, 1, 32, 32))
+    t.check(known, F.pad(x.exp(), (0, 0, 0, 2), value=1.0))
+    out = ttnn.softmax(t.put(x), dim=-1)
     whole = ttnn.reshape(out, (1, 1, 32, 32), (1, 1, 32, 32))
     raises(ShadowError, lambda: t.shadow.values(whole), "padding", "fill_implicit_tile_padding")
     filled = ttnn.fill_implicit_tile_padding(out, 3.0)
-    t.check(out, x.exp())
-    t.check(filled, x.exp())
-    t.check(whole, F.pad(x.exp(), (0, 0, 0, 2), value=3.0))
+    t.check(out, x.softmax(-1))
+    t.check(filled, x.softmax(-1))
+    t.check(whole, F.pad(x.softmax(-1), (0, 0, 0, 2), value=3.0))
 
 
 def padding_of_layouts(t: Env) -> None:
@@ -76,7 +78,7 @@ def padding_of_layouts(t: Env) -> None:
         tiles = ttnn.to_layout(rows, ttnn.TILE_LAYOUT, **given)
         t.check(ttnn.untilize_with_unpadding(tiles, [31, 31]), F.pad(x, (0, 12, 0, 2), value=filled))
         t.check(ttnn.untilize_with_unpadding(tiles, [29, 15]), x[:, :16])
-    computed = ttnn.exp(tiles)
+    computed = ttnn.softmax(tiles, dim=-1)
     raises(ShadowError, lambda: ttnn.untilize_with_unpadding(computed, [31, 31]), "padding")
 
 
