@@ -240,6 +240,38 @@ def forgotten_sum(t: Env, wrong: bool) -> None:
     ttnn.to_torch(ttnn.get_device_tensors(y)[0])
 
 
+def forgotten_sum_of_transposed(t: Env, wrong: bool) -> None:
+    """The weight lies transposed, so its columns are summed over."""
+    ttnn = t.ttnn
+    x, weight = t.put(t.rand(1, 1, 32, 512), COLUMNS), t.put(t.rand(128, 512), (None, 1))
+    y = ttnn.linear(x, weight, transpose_b=True)
+    if not wrong:
+        y = ttnn.all_reduce(y, cluster_axis=1, topology=t.linear)
+    y = ttnn.silu(y)  # here
+    ttnn.to_torch(ttnn.get_device_tensors(y)[0])
+
+
+def part_of_a_sum_read(t: Env, wrong: bool) -> None:
+    """One device's part leaves by the host."""
+    ttnn = t.ttnn
+    x, weight = t.put(t.rand(1, 1, 32, 512), COLUMNS), t.put(t.rand(512, 128), (None, 0))
+    y = ttnn.reshape(ttnn.linear(x, weight), (1, 32, 128))
+    if not wrong:
+        y = ttnn.all_reduce(y, cluster_axis=1, topology=t.linear)
+    ttnn.to_torch(ttnn.get_device_tensors(y)[0])  # here
+
+
+def parts_of_a_sum_composed(t: Env, wrong: bool) -> None:
+    """All parts leave by the host, which may add them up: a note."""
+    ttnn = t.ttnn
+    x, weight = t.put(t.rand(1, 1, 32, 512), COLUMNS), t.put(t.rand(512, 128), (None, 0))
+    y = ttnn.linear(x, weight)
+    if not wrong:
+        y = ttnn.all_reduce(y, cluster_axis=1, topology=t.linear)
+    composer = ttnn.ConcatMesh2dToTensor(t.device, mesh_shape=t.shape, dims=(0, 1))
+    ttnn.to_torch(y, mesh_composer=composer)  # here
+
+
 def forgotten_statistics(t: Env, wrong: bool) -> None:
     ttnn = t.ttnn
     x = t.put(t.rand(1, 1, 32, 512), COLUMNS)
@@ -297,6 +329,9 @@ EXPECTED = {
     "never_written": ("never-written", "ttnn.add_"),
     "freed": ("freed", "ttnn.add"),
     "forgotten_sum": ("partial-sum", "ttnn.gelu"),
+    "forgotten_sum_of_transposed": ("partial-sum", "ttnn.silu"),
+    "part_of_a_sum_read": ("partial-sum", "ttnn.to_torch"),
+    "parts_of_a_sum_composed": ("partial-sum", "ttnn.to_torch"),
     "forgotten_statistics": ("local-statistics", "ttnn.rms_norm_post_all_gather"),
     "bias_before_the_sum": ("bias-summed", "ttnn.linear"),
     "uneven": ("uneven-replicas", "ttnn.to_torch"),

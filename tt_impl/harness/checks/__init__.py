@@ -12,7 +12,7 @@ KINDS = {
     "never-written": "memory is read that was allocated and never written (a note where the host reads it)",
     "freed": "a tensor is used after it was deallocated",
     "uneven-replicas": "one replica is read, but devices hold different ones",
-    "partial-sum": "sums over part of a cut dimension are used as if they were whole",
+    "partial-sum": "sums over part of a cut dimension are used for whole ones (a note where the host reads all parts)",
     "local-statistics": "a distributed norm uses statistics of one device's columns",
     "buffer-twice": "one buffer is given twice to one collective",
     "bias-summed": "a bias is added on every device to sums that are added up afterwards",

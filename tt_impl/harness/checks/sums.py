@@ -3,6 +3,8 @@
     x cut along its columns  @  weight cut along its rows  -->  every device holds a part of the sum
     part --> reshape, add, scale, ... --> reduce_scatter, all_reduce      right
     part --> gelu, layer_norm, attention, ...                             wrong: not the function of the sum
+    part of one device --> host                                           wrong: one part only
+    parts of all devices --> host                                         a note: the host has to add them up
     part + what all devices hold --> reduce_scatter                       wrong: counted once per device
 
 Only weights that came from the host are known to be cut as ttnn says; what it says of results is often nominal.
@@ -13,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tt_impl.harness.checks import NOTE
+from tt_impl.harness.checks.fabric import groups
 from tt_impl.harness.checks.finding import Finding, at
 from tt_impl.harness.checks.reads import HOST, is_given, succeeded
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
@@ -48,13 +52,17 @@ def partial_sums(log: EventLog) -> Iterator[Finding]:
     """Find parts of sums that are used as sums, and what is added to each part although it belongs to the sum once."""
     weights: dict[int, TensorUse] = {}
     parts: dict[int, _Part] = {}
+    read: dict[int, tuple[_Part, Event, set[int]]] = {}
     for event in succeeded(log):
         if event.op in _FROM_HOST and not event.inputs:
             weights |= {use.buffer: use for use in event.outputs}
         operands = [parts[use.buffer] for use in event.inputs if use.buffer in parts and not is_given(use)]
         part = operands[0] if operands else None
         made = _made(event, weights)
-        if part is not None and event.op not in HOST:
+        if part is not None and event.op in HOST:
+            _, _, devices = read.setdefault(part.made.number, (part, event, set()))
+            devices.update(*(use.devices for use in event.inputs))
+        elif part is not None:
             yield from _misused(event, part, len(operands))
             part = _onwards(event, part, len(operands))
         if made is not None and event.options.get("activation", event.options.get("fused_activation")) is not None:
@@ -65,17 +73,33 @@ def partial_sums(log: EventLog) -> Iterator[Finding]:
             parts.pop(use.buffer, None)
             if result is not None:
                 parts[use.buffer] = result
+    for part, event, devices in read.values():
+        yield _left_by_the_host(event, part, devices)
+
+
+def _left_by_the_host(event: Event, part: _Part, devices: set[int]) -> Finding:
+    """Say that parts of a sum are read to the host: some of them, or all, which the host can still add up."""
+    made = part.made
+    axes = [set(group) & devices for group in groups(made.mesh, made.devices, part.axis)]
+    size = len(made.devices) // len(axes)
+    cut = f"of {at(made)}, whose weight is cut along axis {part.axis} of the mesh in the dim that is summed over"
+    if all(len(seen) in (0, size) for seen in axes):
+        sentence = f"{event.op} reads parts of the sum {cut}: add all {size} of them up on the host."
+        return Finding.of("partial-sum", event, sentence, NOTE)
+    remedy = "reduce_scatter or all_reduce along it before"
+    return Finding.of("partial-sum", event, f"{event.op} reads one part of {size} of the sum {cut}: {remedy}.")
 
 
 def _made(event: Event, weights: dict[int, TensorUse]) -> _Part | None:
     """Return the part of a sum that a matmul makes, by a weight that is cut along the dim that is summed over."""
-    if event.op not in _MATMULS or len(event.inputs) < 2 or event.options.get("transpose_b"):
+    if event.op not in _MATMULS or len(event.inputs) < 2:
         return None
     x, weight, *rest = event.inputs
     if weight.buffer not in weights or weight.tensor != weights[weight.buffer].tensor or len(weight.shape) < 2:
         return None
+    inner = -1 if event.options.get("transpose_b") else -2
     for axis, dim in enumerate(placed(weight)):
-        if is_dim(weight, dim, -2) and placed(x)[axis] is not None:
+        if is_dim(weight, dim, inner) and placed(x)[axis] is not None:
             bias = next((use for use in rest if use.argument in ("bias", "bias_tensor", "2")), None)
             part = _Part(axis, event)
             return replace(part, added=event) if bias is not None and placed(bias)[axis] is None else part
@@ -128,6 +152,6 @@ def _nonlinear(event: Event, part: _Part) -> Finding:
     made = "this matmul" if part.made is event else at(part.made)
     return Finding.of(
         "partial-sum", event,
-        f"{event.op} takes for a sum what is part of one: {made} multiplies by a weight whose rows are cut along axis "
-        f"{part.axis}; reduce_scatter or all_reduce along it before.",
+        f"{event.op} takes for a sum what is part of one: {made} multiplies by a weight that is cut along axis "
+        f"{part.axis} in the dim that is summed over; reduce_scatter or all_reduce along it before.",
     )  # fmt: skip
