@@ -9,11 +9,11 @@ import importlib.metadata
 import importlib.util
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.docs.test_add_a_model import ROOT, Block, blocks
 
 DOCUMENT = ROOT / "docs" / "ttnn_tests.md"
@@ -26,15 +26,10 @@ pytestmark = [
 ]
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """This interpreter's commands first; the plugin by its name where the project is not installed."""
-    folder.mkdir()
-    for name, module in (("refsim", "-m refsim"), ("pytest", "-m pytest"), ("python", "")):
-        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
-        (folder / name).chmod(0o755)
+def environment() -> dict[str, str]:
+    """The project on the path; the plugin by its name where it is not installed."""
     variables = {
         **os.environ,
-        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }
     if all(point.value != PLUGIN for point in importlib.metadata.entry_points(group="pytest11")):
@@ -42,18 +37,23 @@ def environment(folder: Path) -> dict[str, str]:
     return variables
 
 
+def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line of the document in ``folder``: Python's in a fork of the warm process, the others in a shell."""
+    if command.startswith("sed "):
+        return subprocess.run(["sh", "-ec", command], cwd=folder, capture_output=True, text=True, check=False)
+    return warm.run(*warm.words(command), cwd=folder, env=environment(), timeout=300)
+
+
 def follow(document: list[Block], folder: Path) -> dict[str, str]:
     """Write the files and run the commands; what each printed."""
-    variables, work = environment(folder / "bin"), folder / "work"
+    work = folder / "work"
     work.mkdir()
     said = {}
     for block in document:
         if block.file is not None:
             (work / block.file).write_text(block.body)
     for command in (line for block in document if block.kind == "sh" for line in block.commands):
-        done = subprocess.run(
-            ["sh", "-ec", command], cwd=work, env=variables, capture_output=True, text=True, timeout=300, check=False
-        )
+        done = run(command.removesuffix(FAILS), work)
         said[command] = done.stdout + done.stderr
         assert done.returncode == command.endswith(FAILS), f"{command}\n{said[command]}"
     return said
@@ -92,16 +92,8 @@ def test_a_mistake_in_a_block_is_noticed(document, tmp_path):
 def test_the_forgotten_sum_of_the_first_page(tmp_path):
     """The README's command fails, and what it shows of it is what is said."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    command = ["pytest", "--ttnn-mock", "t3k", "examples/test_forgotten_sum.py"]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment(tmp_path / "bin"),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = "pytest --ttnn-mock t3k examples/test_forgotten_sum.py"
+    done = run(command, tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     page = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     said = " ".join(done.stdout.replace(f"{ROOT}/", "").replace(f"{tmp_path}/", "").split())
@@ -110,4 +102,4 @@ def test_the_forgotten_sum_of_the_first_page(tmp_path):
         page[page.index("examples/test_forgotten_sum.py:27") :].split(" ```")[0],
     ):
         assert shown in said, done.stdout
-    assert " ".join(command) in page
+    assert command in page

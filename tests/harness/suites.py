@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import warm
 from tests.tree import ROOT
 from tt_impl.harness.pytest.summary import read
 from tt_impl.harness.pytest.verdicts import Verdict
@@ -55,11 +54,8 @@ def run_suite(folder: Path, *arguments: str, files: tuple[str, ...] = ()) -> Ran
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
         environment.pop(name, None)
     own = ["-p", "no:cacheprovider", f"--ttnn-mock-json={log}", f"--junitxml={junit}"]
-    command = [sys.executable, "-m", "pytest", *own, *arguments]
     log.write_text("of an earlier run")
-    done = subprocess.run(
-        command, cwd=suite, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    done = warm.run("-m", "pytest", *own, *arguments, cwd=suite, env=environment, timeout=TIMEOUT_S)
     found = {verdict.id.rpartition("::")[2]: verdict for verdict in read(log)} if log.exists() else {}
     left = [path.name for path in temporary.iterdir() if not path.name.startswith("pytest-of-")]
     cases = ElementTree.parse(junit).iter("testcase") if junit.exists() else ()

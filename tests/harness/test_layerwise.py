@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests import warm
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.tt_impl.worker import ROOT, launch
 
@@ -74,8 +73,7 @@ def test_a_program_whose_end_fits_nothing_is_not_in_line(compared: dict[str, Any
 
 def test_example(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "examples/compare_with_torch.py", "--bug"]
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    ran = warm.run("examples/compare_with_torch.py", "--bug", cwd=ROOT, env=environment)
     assert ran.returncode == 1, ran.stderr[-2000:]
     assert (
         "act is the first layer out of line" in ran.stdout

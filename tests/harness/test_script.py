@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.json_output import loads
 from tests.tree import ROOT
 
@@ -56,10 +57,12 @@ def run(folder: Path, *words: str, text: str | None = None) -> subprocess.Comple
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
-    command = [sys.executable, "-m", "refsim", "ttnn", "run", "--mesh", "t3k", *words]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, input=text, capture_output=True, text=True, timeout=170, check=False
-    )
+    command = ["-m", "refsim", "ttnn", "run", "--mesh", "t3k", *words]
+    if text is None:
+        done = warm.run(*command, cwd=folder, env=environment, timeout=170)
+    else:
+        how = {"input": text, "capture_output": True, "text": True, "timeout": 170}
+        done = subprocess.run([sys.executable, *command], cwd=folder, env=environment, check=False, **how)
     assert list(temporary.iterdir()) == []
     return done
 

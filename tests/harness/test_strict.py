@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.harness.suites import run_suite
 from tests.tree import ROOT
 
@@ -73,8 +72,7 @@ ttnn.to_torch(ttnn.softmax(x, dim=-1))
 def test_a_script_fails_if_asked_to(words: tuple[str, ...], code: int, tmp_path: Path) -> None:
     script = tmp_path / "rows.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "refsim", "ttnn", "run", "--mesh", "n150", "--json", *words, str(script)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = warm.run("-m", "refsim", "ttnn", "run", "--mesh", "n150", "--json", *words, script, cwd=ROOT)
     assert done.returncode == code, done.stderr
     verdict = json.loads(done.stdout)
     assert any(f"{script}:5: error: not-finite: ttnn.softmax makes NaN" in line for line in verdict["findings"]), (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -18,14 +17,14 @@ from parity.cases.oracles import oracle_of
 from parity.cases.store import CheckpointStore
 from parity.cases.suites import suite_cases
 from parity.measure.metrics import one_minus_pcc, rel_rmse
+from tests import warm
 from tests.json_output import loads
 
 CASE = next(case for case in suite_cases("smoke", "ttnn-mock") if case.id == "sd35_tiny64-n300-cfg2-ring-bf16")
 
 
 def refsim(*words: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "refsim", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return warm.run("-m", "refsim", *words, timeout=300)
 
 
 def test_run_on_the_mock_mesh(tmp_path):

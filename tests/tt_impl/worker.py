@@ -9,7 +9,6 @@ import importlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import traceback
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from refsim.base.errors import RankFailure
 from refsim.base.mesh import get_mesh
 from refsim.base.options import RunOptions
+from tests import warm
 from tt_impl.run.launch import Worker
 
 if TYPE_CHECKING:
@@ -53,12 +53,9 @@ class Ran:
 
 
 def launch(*arguments: str, folder: str | Path, timeout: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m arguments`` with ``folder`` for its temporary files."""
+    """Run ``python -m arguments`` in a fork of the warm process, with ``folder`` for its temporary files."""
     environment = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, timeout=timeout, capture_output=True, text=True, check=False
-    )
+    return warm.run("-m", *arguments, cwd=ROOT, env=environment, timeout=timeout)
 
 
 def modules_in(*rooms: str) -> list[str]:
