@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import traceback
 from dataclasses import dataclass, field
@@ -52,9 +53,14 @@ class Ran:
     mesh: str = ""
 
 
-def launch(*arguments: str, folder: str | Path, timeout: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m arguments`` in a fork of the warm process, with ``folder`` for its temporary files."""
+def launch(
+    *arguments: str, folder: str | Path, timeout: float = TIMEOUT_S, fork: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m arguments`` with ``folder`` for its temporary files, in a fork of the warm process or anew."""
     environment = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+    if not fork:
+        how = {"timeout": timeout, "capture_output": True, "text": True}
+        return subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, env=environment, check=False, **how)
     return warm.run("-m", *arguments, cwd=ROOT, env=environment, timeout=timeout)
 
 

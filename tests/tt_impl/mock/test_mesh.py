@@ -62,9 +62,9 @@ def test_open_and_close(tmp_path: Path) -> None:
 
 def test_folders_of_failed_processes_go(tmp_path: Path) -> None:
     """A killed process leaves its folder, the next one sweeps it, and one that ends by an error takes its own away."""
-    launch("tests.tt_impl.programs", "die", folder=tmp_path)
+    launch("tests.tt_impl.programs", "die", folder=tmp_path, fork=False)
     assert len(list(tmp_path.iterdir())) == 1
-    done = launch("tests.tt_impl.programs", "fail", folder=tmp_path)
+    done = launch("tests.tt_impl.programs", "fail", folder=tmp_path, fork=False)
     assert done.returncode == 1 and "the program failed" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
