@@ -33,8 +33,7 @@ class Job:
         program: ``module:function``.
         options: how it is run, and where.
         arguments: JSON values by name, the program's own.
-        folder: what relative paths among them start from, for ranks that were forked in another folder; empty if it was
-            deleted.
+        folder: what relative paths among them start from, for ranks forked in another folder; empty if it was deleted.
     """
 
     program: str
@@ -79,8 +78,7 @@ def failure(error: BaseException) -> dict[str, Any]:
     """Return the answer of a job that raised.
 
     ``kind`` is ``user`` for a mistake of the user's, ``comm`` for a transfer that failed (``peer`` is the other rank,
-    ``timed_out`` whether it was waited for in vain), ``diverged`` for a call unlike ``peer``'s and ``error`` for
-    anything else.
+    ``timed_out`` whether it was waited for in vain), ``diverged`` for a call unlike ``peer``'s, else ``error``.
     """
     kinds = {CommError: "comm", UserError: "user", DivergedError: "diverged"}
     kind = next((kind for type_, kind in kinds.items() if isinstance(error, type_)), "error")

@@ -1,5 +1,4 @@
-"""Whether torchrun started this process; and ``python -m refsim.base.torchrun``, which is torchrun that stays on this
-host.
+"""Whether torchrun started this process; run with ``python -m``, it is torchrun that stays on this host.
 
     python -m refsim.base.torchrun --nproc-per-node 8 -m refsim run CHECKPOINT_DIR ...
 

@@ -137,6 +137,8 @@ class _Stream:
 
 
 class _Double:
+    """A double block: each stream has its own weights, and they attend to each other."""
+
     def __init__(self, weights: Weights, device: Device, o: Outline, index: int) -> None:
         self._device = device
         drops = o.last_chunks > 0 and index == o.num_layers - 1
@@ -187,6 +189,8 @@ class _Single:
 
 
 class _FeedForward:
+    """One or, gated, two linears in, an activation and a linear out."""
+
     def __init__(self, weights: Weights, device: Device, name: str, features: int, hidden: int, gated: bool) -> None:
         padded = padded_features(hidden, device.groups["tp"].size)
         self._in = _Fused(weights, device, f"{name}.in", features, [(hidden, padded)] * (1 + gated))

@@ -278,8 +278,7 @@ def _look_into(path: Path, variant: str | None) -> ModelFolder:
 def look_at(folder: str | Path | ModelFolder, variant: str | None, *kinds: Kind, part: bool = False) -> ModelFolder:
     """Return what a folder, or a single file, holds; what was found already is returned as it is.
 
-    It reads names and JSON only, so that a user hears of a mistake at once, before options are looked at and torch is
-    loaded.
+    It reads names and JSON only, so that a user hears of a mistake before options are looked at and torch is loaded.
 
     Args:
         variant, part: see :class:`refsim.files.checkpoint.Checkpoint`.

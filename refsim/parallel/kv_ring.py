@@ -179,8 +179,7 @@ class KVRing(KVShards):
     """Shards pass by: each is received into a slot, attended there, and sent on from there.
 
     A *slot* is a pair of persistent buffers, one for K and one for V. Each direction of travel has two; the shard of
-    step s lies in slot s mod 2. What is sent at once (a *piece*) is the whole shard, or a block if ``ring_order`` is
-    ``block``.
+    step s lies in slot s mod 2. A *piece*, sent at once, is the whole shard, or a block if ``ring_order`` is ``block``.
     """
 
     def __init__(self, device: Device, group: Group, k_BHNE: Tensor, v_BHNE: Tensor, valid: KeyRanges) -> None:

@@ -19,8 +19,7 @@ Fused QKV: one column-parallel linear whose out features are reshuffled so that 
     device 0 q0 q1 k0 k1 v0 v1      device 1 q2 q3 k2 k3 v2 v3
 
 Padding (38 heads -> 40, 2432 features -> 2560): padded out features have zero weight rows and zero bias, padded in
-features zero weight columns, so whatever stands in a padded feature of x adds nothing, and padded features of the
-result are zero.
+features zero weight columns, so whatever stands in those of x adds nothing, and those of the result are zero.
 
 Bytes sent per member and pair, B = bytes of x with all (padded) features: reduce_scatter ``(n-1)/n * B`` plus
 all_gather's formula with ``B/n``.

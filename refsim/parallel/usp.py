@@ -51,8 +51,7 @@ def joint_attention(
 
     Returns:
         (out, prompt_out, lses): as the queries were laid out; with ``with_lse`` the log-sum-exp of both streams, each
-        (B, H, rows, 1) in fp32. Moving it costs another 1/E of out's bytes (in fp32), so it is left where it is
-        unless asked for.
+        (B, H, rows, 1) in fp32. Moving it costs another 1/E of out's bytes (in fp32), so only who asks gets it.
 
     Raises:
         PlacementError: a tensor is laid out differently.

@@ -43,8 +43,7 @@ def program(
 
     Returns:
         ``frames`` (1, 3, F, H, W) in about -1..1, ``steps`` (steps, 1, ...), the latents after every step, and
-        ``decoder_input``, what the decoder was given of the last; seconds per stage, the expert of every step and the
-        frames' digest.
+        ``decoder_input``, what the decoder was given of the last; seconds per stage, experts of steps, frames' digest.
     """
     root = Path(folder)
     asked = PipelineRequest(**request)

@@ -36,8 +36,7 @@ from refsim.pipelines.transformer import digest
 from refsim.runtime.device import Device
 
 CACHES = ("context", "noise", "none", "paged")
-"""What the drafter's cache keeps, see ``refsim.models.dflash.draft``; ``paged``: the context, and the target's rows lie
-in pages."""
+"""What the drafter's cache keeps, see ``refsim.models.dflash.draft``; ``paged``: as context, with pages."""
 
 
 @dataclass(frozen=True)

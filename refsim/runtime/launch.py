@@ -150,8 +150,7 @@ def execute(
     Args:
         options: the mesh, the factors and how the run is bounded; the ranks find them as ``device.options``.
         arguments: JSON values handed to the program on every rank.
-        progress: called now and then with the number of the program's steps that are done and of all of them; not
-            under torchrun.
+        progress: called now and then with the number of the program's steps done and of all; not under torchrun.
     """
     from refsim.runtime.watch.hazards import Hazard
 

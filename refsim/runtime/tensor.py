@@ -117,9 +117,8 @@ class MeshTensor:
             if whole in changed:
                 placements = {group: placement for group, placement in placements.items() if group not in parts}
             elif whole in placements and changed.keys() & set(parts):
-                placements |= dict.fromkeys(
-                    parts, placements.pop(whole)
-                )  # what is said of one part stays true of the other
+                # what is said of one part stays true of the other
+                placements |= dict.fromkeys(parts, placements.pop(whole))
         return MeshTensor(local, {**placements, **changed})
 
     def moved(self, op: str, local: Tensor, dims: dict[int, int]) -> MeshTensor:

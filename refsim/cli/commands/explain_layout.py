@@ -48,8 +48,7 @@ class Layout(Document):
         groups: Name, mesh axis, topology, links, and the ranks in the order of shards.
         ring: Whose keys each member attends to at each step, and which ranks send them.
         padded: What is padded, with what it adds.
-        collectives: Of rank 0 in one forward: ``bytes`` it brings, ``steps`` of one, ``bytes_per_step`` it sends in one
-            direction.
+        collectives: Of rank 0 in a forward: ``bytes`` it brings, ``steps``, ``bytes_per_step`` it sends in a direction.
     """
 
     mesh: str

@@ -17,7 +17,7 @@ RING = "#c0392b"
 
 
 def svg(layout: Layout) -> str:
-    """Return the SVG document of what :func:`refsim.cli.commands.explain_layout.layout` gives."""
+    """Return the SVG document of what :func:`refsim.cli.commands.explain_layout.layout_of` gives."""
     rows, columns = layout.shape
     width = columns * (CELL[0] + GAP[0]) + GAP[0]
     height = TOP + rows * (CELL[1] + GAP[1]) + GAP[1]

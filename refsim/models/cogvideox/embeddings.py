@@ -96,11 +96,9 @@ class VideoPatches:
 
 
 def rotary_tables(config: CogVideoXConfig, grid: Grid, tokens: TokenShards, shard: int) -> tuple[Tensor, Tensor] | None:
-    """Return (cos, sin) of this shard's tokens, (local N, E / 2) in fp32, zero in padding; None for a model with a
-    table.
+    """Return (cos, sin) of this shard's tokens, (local N, E / 2) in fp32, 0 in padding; None for a model with a table.
 
-    A grid that is not the trained one is stretched over it and centred, as diffusers' pipeline does; 1.5 counts patches
-    from the corner.
+    Another grid than the trained one is stretched over it and centred, as in diffusers; 1.5 counts from the corner.
     """
     if not config.use_rotary_positional_embeddings:
         return None

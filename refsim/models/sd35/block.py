@@ -75,9 +75,7 @@ class SD35Block:
         tokens: TokenShards,
         prompt_tokens: TokenShards | None,
     ) -> tuple[MeshTensor, MeshTensor | None]:
-        """Run the block on (B, local N, local D) and (B, local L, local D), ``time_BD`` with silu applied; the
-        prompt is None after the last block.
-        """
+        """Run it on (B, local N, local D), (B, local L, local D) and silu(time); the last block gives no prompt."""
         cut = {"tokens": tokens, "prompt_tokens": prompt_tokens}
         shift, scale, gate, shift_ff, scale_ff, gate_ff, *dual = self._mod(time_BD)
         normed = self._norm1(spatial)

@@ -6,8 +6,7 @@
             x --rms norm--> gelu(wi_0 x) * (wi_1 x) --wo row-parallel--reduce_scatter--all_gather--> + --> x
 
 There is no scale 1 / sqrt(E), no bias of linears and no position but the relative bias: one number per head and bucket
-of distances. It depends on the length alone and is computed once for it. T5 has one table, in its first layer; UMT5 one
-in every layer.
+of distances, computed once for a length. T5 has one table, in its first layer; UMT5 one in every layer.
 
 Bytes per block: two reduce_scatter and two all_gather of (B, L, D).
 

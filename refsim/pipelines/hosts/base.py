@@ -129,9 +129,7 @@ class PipelineHost(ABC):
 
     @abstractmethod
     def decoder_input(self, run: HostRun, latents: Tensor) -> Tensor:
-        """Return what the decoder takes, in the storage dtype, of the latents after the last step: scaled as the
-        autoencoder's configuration says.
-        """
+        """Return what the decoder takes of the last latents: scaled as its config.json says, in the storage dtype."""
 
     def decode(self, run: HostRun, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Return the frames (1, 3, F, H, W) in about -1..1 of the last latents, and what the decoder was given."""
@@ -140,9 +138,7 @@ class PipelineHost(ABC):
         return frames if frames.ndim == 5 else frames.unsqueeze(2), z
 
     def experts(self, root: Path) -> tuple[tuple[str, float], ...]:
-        """Return the parts that take turns as the transformer, each with the share of the schedule down to which it
-        runs.
-        """
+        """Return the parts that take turns as the transformer, each with the share of the schedule it runs down to."""
         return (("transformer", 0.0),)
 
     def scheduler(self, root: Path, request: PipelineRequest, tensors: dict[str, Tensor]) -> Schedule:

@@ -39,8 +39,7 @@ class CogVideoXHost(PipelineHost):
 
     def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
         """Return ``input_ids`` (2, L) and ``latents`` (1, F, C, H, W), F rounded up to whole patches; ``spare``, the
-        frames too many, which are the first; ``generator``, the state that drew the noise, for a scheduler that
-        draws more.
+        frames too many, which are the first; ``generator``, the state that drew the noise, to draw more from.
         """
         vae = Checkpoint(root / "vae").as_config(CogVideoXVAEConfig)
         sizes = self.sizes(root, request)

@@ -57,8 +57,7 @@ def divergence(board: StatusBoard, ranks: Iterable[int]) -> Divergence | None:
 def diagnose(findings: Findings, exit_codes: Sequence[int | None]) -> RefsimError:
     """Return the error to raise: a user's mistake, memory, a death, an exception, or the rank all others wait for.
 
-    ``exit_codes`` are those of all ranks, negative for a signal, None where nobody knows; only those of ``found.died``
-    are read.
+    ``exit_codes``: of all ranks, negative for a signal, None if not known; only those of ``findings.died`` are read.
     """
     for failure in findings.failures.values():
         if failure["kind"] == "user":

@@ -11,8 +11,7 @@ delays, which finds programs that would hang with larger tensors.
 
 The copy is Linux's ``process_vm_readv``, made by the receiver before each of its ops and while it waits for any
 transfer. Whoever waits moves every transfer that it has posted, so ranks whose transfers depend on each other get on in
-whatever order they wait. The notes keep the order of memory, too: a rank reads only what the kernel has handed it a
-note of.
+whatever order they wait. The notes keep the order of memory, too: a rank reads only what it has a note of.
 
 Nothing has a name or outlives a rank, however that ends: pipes are opened through ``/proc``, no memory is set apart. A
 pipe that nobody reads any more says that its rank has ended, or has given up and hung up on everybody (as gloo does).
@@ -70,12 +69,13 @@ class _Stream:
         self.sends = sends
         self.queue: deque[_SharedTransfer] = deque()
         self.noted = 0  # of the sends, those that the peer has a note of
-        self.offers: deque[tuple[int, Message, bytes | None]] = (
-            deque()
-        )  # to be received: address, header, bytes if given
+        # to be received: address, header, bytes where the note has them
+        self.offers: deque[tuple[int, Message, bytes | None]] = deque()
 
 
 class _SharedTransfer:
+    """A transfer that its stream moves; :class:`Transfer` of the shared transport."""
+
     def __init__(self, transport: SharedTransport, stream: _Stream, tensor: Tensor, call: bytes) -> None:
         self.stream = stream
         self.tensor = tensor
@@ -225,9 +225,7 @@ class SharedTransport:
             self._busy.pop(stream, None)
 
     def _note(self, stream: _Stream, says: int, transfer: _SharedTransfer) -> bool:
-        """Offer a tensor to the peer, hand it its bytes, or say that this rank has it; whether the pipe took the note,
-        or need not any more.
-        """
+        """Offer a tensor to the peer, hand it its bytes, or say that this rank has it; False if the pipe is full."""
         dtype, size, call = transfer.message if says != _HAVE else (0, 0, b"")
         address = transfer.tensor.data_ptr()
         note = _NOTE.pack(self.rank, stream.channel, says, address, size, dtype, len(call)) + call

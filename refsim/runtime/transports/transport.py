@@ -22,6 +22,8 @@ from refsim.runtime.watch.calls import MOST_BYTES, NONE, text_of
 
 
 class Transfer(Protocol):
+    """A tensor on its way to or from a peer."""
+
     def wait(self) -> None:
         """Block until the transfer is complete; ``CommError`` names the peer if it is not within the timeout."""
 

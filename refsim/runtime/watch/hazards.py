@@ -170,8 +170,7 @@ class _Rank:
 class _HappensBefore:
     """Vector clocks of all sends, and which send belongs to which receive.
 
-    The clock of a send holds, for every rank, the largest count of operations of that rank which happens before the
-    send is posted.
+    The clock of a send holds, for every rank, how many of that rank's operations happen before the send is posted.
     """
 
     def __init__(self, ranks: list[_Rank]) -> None:

@@ -26,8 +26,7 @@ class StatusBoard:
     """The last activities of every rank, each with a time stamp, in anonymous shared memory.
 
     A rank writes only its own part, the event before the count, so whoever looks sees whole events. The count is one
-    store of eight bytes; ``struct.pack_into`` would write zeros first, and who looks just then sees a rank that never
-    said anything.
+    store of eight bytes; ``struct.pack_into`` would write zeros first, which look like a rank that never said anything.
     """
 
     def __init__(self, fd: int, world_size: int) -> None:

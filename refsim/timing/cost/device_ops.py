@@ -2,8 +2,7 @@
 
     name ---> class, and what has a formula of its own (``op_names.py``) ---> ``FORMULAS`` ---> ``Cost``
 
-An operation whose class is known but that has no formula of its own is priced as its class, and that is said
-(``Priced.measured``).
+An operation with a class but no formula of its own is priced as its class, and ``Priced.measured`` says so.
 """
 
 from __future__ import annotations
@@ -243,9 +242,7 @@ def _configured(chip: Chip, params: Params, op: DeviceOp, config: MulticastConfi
 
 
 def _grid(cores: int, m: int, n: int) -> tuple[int, int]:
-    """Return the cores for M and for N: one side alone where its tiles make up that count (1-D), else the fewest
-    tiles a core.
-    """
+    """Return the cores for M and N: one side alone where its tiles make that count (1-D), else fewest tiles a core."""
     mt = ops.tiles(m)
     nt = ops.tiles(n)
     if cores == -(-mt // -(-mt // cores)):

@@ -123,21 +123,15 @@ class Fabric:
         start = _START_NS[kind]
         hops = self.size // 2 if self.topology is Topology.RING else self.size - 1
         if kind == "exchange":
-            n = self.size
-            if self.topology is Topology.RING:  # n^2/8 shard-hops per direction and link
-                shards = max(n / 8, 0.5)
-                rate = self.rate(kind)
-            else:
-                shards = (n // 2) * ((n + 1) // 2) / n
-                rate = self.rate(kind)
-            return start + hops * self.hop_ns(kind) + shards * nbytes / rate
+            n = self.size  # on a Ring n^2/8 shard-hops per direction and link
+            shards = max(n / 8, 0.5) if self.topology is Topology.RING else (n // 2) * ((n + 1) // 2) / n
+            return start + hops * self.hop_ns(kind) + shards * nbytes / self.rate(kind)
         shard = nbytes if kind == "gather" else nbytes / self.size
         slowest = 0.0 if kind == "gather" else self.scatter_workers_ns(nbytes)
         return start + max(self.arrivals(shard, kind, beside_gbps)[-1], slowest)
 
     def fused_gather_ns(self, m: int, k: int, k_block: int) -> float:
-        """Return the ns of the gather of (m, k / size) inside a matmul on a Ring: half of a block's row goes either
-        way.
+        """Return the ns of the gather of (m, k / size) in a matmul on a Ring: half of a block's row goes either way.
 
         ``k_block``: tiles of K in a block. A packet holds tiles of one row only, so that small blocks fill no packet,
         and one tile has no other half ("bidirectional half-block relay" of linear_topology_agmm_implementation.md).

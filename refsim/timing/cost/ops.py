@@ -120,18 +120,14 @@ def by_tiles(
 
 
 def copy(chip: Chip, params: Params, nbytes: float, pages: int, cores: int) -> Cost:
-    """Return the cost of a copy to or from DRAM, where nothing is computed: other than in ``by_tiles``, a core has
-    many pages (tiles, rows) in flight.
-    """
+    """Return the cost of a copy to or from DRAM: a core has many pages (tiles, rows) in flight, not as ``by_tiles``."""
     ideal = nbytes / chip.dram_gbps
     dram = nbytes / (chip.dram_gbps * params.dram_share)
     return bounded(chip, params.launch_ns, ideal, compute=0.0, noc=-(-pages // cores) * params.page_ns, dram=dram)
 
 
 def l1_copy(chip: Chip, params: Params, nbytes: float, cores: int, untilized: int = 0) -> Cost:
-    """Return the cost of data handed between cores' L1, or within one: each core's share goes over its NoC port,
-    tiles are made rows first.
-    """
+    """Return the cost of data handed between cores' L1: each core's share over its NoC port, tiles made rows first."""
     noc = nbytes / cores / chip.noc_gbps
     compute = -(-untilized // cores) * UNTILIZE_CYCLES[chip.arch] / chip.clock_ghz
     return bounded(chip, params.block_ns + compute, noc, compute=0.0, noc=noc, dram=0.0)

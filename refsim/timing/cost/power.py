@@ -7,8 +7,7 @@
 
 The same code on the same machines is slower than its kernels, profiled one block at a time, only where the matrix
 engines of a Blackhole are busiest, traced or not (tt-metal pull request 55877); issues 35990, 37383 and 37942 name the
-limit as the cause of other workloads' lower clocks. So it holds of the mean over a denoising loop, not of a kernel, and
-not of Wormhole.
+limit as the cause of other workloads' lower clocks. So it holds of a whole denoising loop, not of a kernel or Wormhole.
 """
 
 from __future__ import annotations

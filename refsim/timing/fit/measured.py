@@ -132,9 +132,7 @@ def _swept(path: Path) -> Iterator[Measured]:
 
 
 def _linear(row: dict[str, str], grid: tuple[Any, ...], source: str, arch: str, wires: tuple[int, int]) -> Measured:
-    """Return a line of a table of linears; ``grid``: cores for M and for N; ``wires``: devices of a Galaxy's ring, and
-    links.
-    """
+    """Return a line of a table of linears; ``grid``: cores for M and N; ``wires``: devices of its ring, links."""
     use = row["use_case"]
     cores = math.prod(grid)
     ring, links = wires

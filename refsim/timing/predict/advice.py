@@ -41,9 +41,7 @@ def savings(kernel_ns: float, roof_ns: float, exposed_ns: float, gap_ns: float) 
 
 
 def of_whole(t: Timeline) -> dict[str, float]:
-    """Return the share of a forward that each improvement, alone, would save; communication that takes longer than all
-    else cannot be hidden wholly.
-    """
+    """Return the share of a forward that each improvement alone would save; hidden is only as much as fits."""
     kinds = t.by_kind()
     kernels = sum(ns for kind, ns in kinds.items() if kind not in ("collective", "host"))
     exposed = min(t.exposed_ns, max(t.ns - t.ideal_fabric_ns, 0.0))

@@ -21,8 +21,7 @@ from refsim.timing.read.recorder import Op
 
 @dataclass
 class CriticalPath:
-    """How long a forward takes if collectives run beside the compute: ``ns``; ``chain_ns`` if resources did not hold
-    anything up either.
+    """How long a forward takes with collectives beside the compute: ``ns``; ``chain_ns`` with no wait for resources.
 
     ``by_kind`` shares out ``ns``: what the chain that ends last is made of.
     """

@@ -1,7 +1,6 @@
 """Every parallel configuration of a mesh for a model, by predicted time; those that cannot run, and why.
 
-Ranked are the factors cfg, sp and tp by the fastest of the ways to lay them out (axes, ring x ulysses, wiring), which
-stand together.
+Ranked are the factors cfg, sp and tp by the fastest of the ways to lay them out (axes, ring x ulysses, wiring).
 
 cfg x sp x tp x (ring x ulysses) x mesh axes      one reading each
     x topology (Ring where the axes are wired as one, Linear) x links (1 .. what the mesh has)     one replay each

@@ -45,6 +45,8 @@ _TILE = 32
 
 
 class _Line:
+    """A list of ops on the members of one mesh axis, four of them at most."""
+
     def __init__(self, mesh: MeshSpec, stage: str) -> None:
         self.axis = 1 if mesh.shape[1] >= mesh.shape[0] else 0
         self.size = min(4, mesh.shape[self.axis])

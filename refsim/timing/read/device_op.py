@@ -12,9 +12,7 @@ from refsim.timing.read.tensors import OpTensor
 
 @dataclass(frozen=True)
 class Wires:
-    """What a collective runs on: ``size`` devices of a mesh axis (0: nobody says), links per hop, Ring or Linear, a
-    Galaxy or not.
-    """
+    """What a collective runs on: ``size`` devices of an axis (0: nobody says), links per hop, Ring, Galaxy or not."""
 
     size: int = 1
     links: int = 1
@@ -24,9 +22,7 @@ class Wires:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a product was cut up, as a published table says it: cores for M and for N, tiles of M, K and N of a block,
-    tiles of M and N of a step.
-    """
+    """How a published table cuts up a product: cores for M and N, tiles (M, K, N) of a block and (M, N) of a step."""
 
     grid: tuple[int, int]
     block: tuple[int, int, int] = (8, 8, 8)

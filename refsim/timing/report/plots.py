@@ -55,9 +55,7 @@ class System:
 
 
 def systems(rows: dict[str, list[System]], path: Path) -> None:
-    """Draw the systems of each model, one line each: denoising beside its roofline, and what is published beside
-    what is expected of the same run.
-    """
+    """Draw a line a system of each model: denoising beside its roofline, the published time beside the expected one."""
     most = max(map(len, rows.values()))
     figure, axes = _figure(-(-len(rows) // 2), 2, 5.4, 0.2 * most + 1.3)
     for axis, (name, of_model) in zip(axes.flat, rows.items(), strict=False):
