@@ -77,17 +77,30 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, dtype: str = "bfloat16", comp
     """Return ``ttnn.experimental.rotary_embedding_llama``: pairs (2i, 2i + 1) of the last dim are turned.
 
     Args:
-        x: float32 (..., D).
+        x: float32 (..., D), D a multiple of 32.
         cos, sin: float32 that broadcast to ``x``, each value twice.
         dtype: of all tensors.
         compute: HiFi4 by default.
     """
-    width = x.shape[-1]
-    swap = torch.zeros(width, width)
-    even = torch.arange(0, width, 2)
+    swap = swapped()
+    tiles = x.reshape(*x.shape[:-1], -1, swap.shape[0])
+    turned = compute.store(compute.matmul(by_rows(tiles), swap), dtype).reshape(x.shape)
+    return turned_by(x, turned, cos, sin, dtype=dtype, compute=compute)
+
+
+def swapped() -> Tensor:
+    """Return what pairs (2i, 2i + 1) of 32 columns are multiplied by, to become (-x[2i + 1], x[2i])."""
+    swap = torch.zeros(32, 32)
+    even = torch.arange(0, 32, 2)
     swap[even + 1, even] = -1.0
     swap[even, even + 1] = 1.0
-    turned = compute.store(compute.matmul(by_rows(x), swap), dtype).reshape(x.shape)
+    return swap
+
+
+def turned_by(
+    x: Tensor, turned: Tensor, cos: Tensor, sin: Tensor, *, dtype: str = "bfloat16", compute: Compute = BINARY
+) -> Tensor:
+    """Return x cos + turned sin, each product packed."""
     turned = compute.store(compute.mul(turned, sin), dtype)
     straight = compute.store(compute.mul(x, cos), dtype)
     return compute.store(compute.add(straight, turned), dtype)

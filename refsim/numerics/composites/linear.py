@@ -14,7 +14,7 @@ Source: tt-metal's `bmm_large_block_zm_fused_bias_activation.cpp` and facts on t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -138,15 +138,24 @@ def minimal_matmul(
     return compute.store(held, out_dtype).reshape(*x.shape[:-1], weight.shape[1])
 
 
+@dataclass(frozen=True)
+class Windows:
+    """What a convolution sees; each of every spatial dim, or one for all."""
+
+    padding: int | tuple[int, ...] = 0
+    stride: int | tuple[int, ...] = 1
+    dilation: int | tuple[int, ...] = 1
+
+
 def conv(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     *,
     compute: Compute,
-    padding: int | tuple[int, ...] = 0,
-    stride: int | tuple[int, ...] = 1,
-    k_block: int | None = None,
+    windows: Windows = Windows(),
+    blocks: tuple[int | None, int | None] = (None, None),
+    activation: Activation = None,
     out_dtype: str = "bfloat16",
 ) -> Tensor:
     """Return conv2d or conv3d as ttnn runs it: windows as rows of a matmul, K in blocks.
@@ -156,26 +165,27 @@ def conv(
         weight: float32 (O, C, kernel...).
         bias: float32 (O,).
         compute: as of :func:`linear`.
-        padding, stride: of each spatial dim, or one for all.
-        k_block: values of K = kernel x C in a block, by default those of one place of the kernel, C.
-        out_dtype: of the result.
+        windows: padding, stride and dilation.
+        blocks: values of K = kernel x C in a block, by default those of one place of the kernel; channels whose places
+            come before those of the next channels, by default all C.
+        activation, out_dtype: as of :func:`linear`.
 
     Returns:
         float32 (B, O, ...).
     """
     spatial = x.dim() - 2
     kernel = weight.shape[2:]
-    pads = (padding,) * spatial if isinstance(padding, int) else padding
-    strides = (stride,) * spatial if isinstance(stride, int) else stride
+    pads, strides, steps = ((n,) * spatial if isinstance(n, int) else n for n in astuple(windows))
+    k_block, channel_block = blocks
     x = torch.nn.functional.pad(x, [pad for one in reversed(pads) for pad in (one, one)])
     for index in range(spatial):
-        x = x.unfold(2 + index, kernel[index], strides[index])
-    # (B, C, places..., kernel...) -> (B, places..., kernel..., C): the channels of one place lie together
-    order = [0, *range(2, 2 + 2 * spatial), 1]
-    windows = x.permute(order)
-    places = windows.shape[1 : 1 + spatial]
-    rows = windows.reshape(windows.shape[0] * places.numel(), -1)
-    matrix = weight.permute(*range(2, 2 + spatial), 1, 0).reshape(-1, weight.shape[0])
-    k_block = k_block or weight.shape[1]
-    out = linear(rows, matrix, bias, compute=compute, k_block=k_block, out_dtype=out_dtype)
-    return out.reshape(windows.shape[0], *places, -1).movedim(-1, 1)
+        x = x.unfold(2 + index, steps[index] * (kernel[index] - 1) + 1, strides[index])[..., :: steps[index]]
+    # (B, blocks, C, places..., kernel...) -> (B, places..., blocks, kernel..., C): channels of one place lie together
+    x, weight = (t.unflatten(1, (-1, channel_block or t.shape[1])) for t in (x, weight))
+    grid = x.permute(0, *range(3, 3 + spatial), 1, *range(3 + spatial, 3 + 2 * spatial), 2)
+    places = grid.shape[1 : 1 + spatial]
+    rows = grid.reshape(grid.shape[0] * places.numel(), -1)
+    matrix = weight.permute(1, *range(3, 3 + spatial), 2, 0).reshape(-1, weight.shape[0])
+    k_block = k_block or weight.shape[2]
+    out = linear(rows, matrix, bias, compute=compute, k_block=k_block, activation=activation, out_dtype=out_dtype)
+    return out.reshape(grid.shape[0], *places, -1).movedim(-1, 1)

@@ -166,6 +166,21 @@ def from_statistics(
     return _normed(centred, power, compute, eps, affine, out_dtype)
 
 
+def from_moments(
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    affine: tuple[Tensor | None, Tensor | None] = (None, None),
+    *,
+    eps: float = 1e-5,
+    compute: Compute = LAYER_NORM,
+    out_dtype: str = "bfloat16",
+) -> Tensor:
+    """Return what the end of a layer norm makes of ``x`` (..., N), its mean and variance (..., 1)."""
+    centred = compute.store(compute.sub(x, mean))
+    return _normed(centred, variance, compute, eps, affine, out_dtype)
+
+
 def group_norm(
     x: Tensor,
     groups: int,

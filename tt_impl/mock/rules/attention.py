@@ -145,6 +145,7 @@ def scaled_dot_product_attention(
     windowed_q_token_offset: int = 0,
     windowed_q_token_offset_tensor: Tensor | None = None,
     output_concat_heads: bool = False,
+    attend: Callable[..., Tensor] = attend,
 ) -> Tensor:
     """Attend, causally unless told otherwise, as TTNN does; or within windows that begin at ``cu_window_seqlens``.
 
@@ -197,6 +198,12 @@ def latent_values(k: Tensor, v: Tensor | int) -> Tensor:
     return v if isinstance(v, Tensor) else k[..., :v]
 
 
+def attend_jointly(q: Tensor, segments: list[tuple[Tensor, Tensor]], scale: float | None) -> Tensor:
+    """Attend from every row of Q to all rows of all (K, V)."""
+    k, v = (torch.cat(parts, 2) for parts in zip(*segments, strict=True))
+    return attend(q, k, v, scale=scale)
+
+
 @per_device("transformer.joint_scaled_dot_product_attention")
 def joint_scaled_dot_product_attention(
     input_tensor_q: Tensor,
@@ -208,13 +215,13 @@ def joint_scaled_dot_product_attention(
     *,
     joint_strategy: str,
     scale: float | None = None,
+    attend_jointly: Callable[..., Tensor] = attend_jointly,
 ) -> list[Tensor]:
     """Attend from every token of both streams to all of both: [B, H, N, E] and [B, H, L, E]."""
     only_rear(joint_strategy)
-    spatial = (input_tensor_q, input_tensor_k, input_tensor_v)
-    joint = (joint_tensor_q, joint_tensor_k, joint_tensor_v)
-    q, k, v = (torch.cat(pair, 2) for pair in zip(spatial, joint, strict=True))
-    out = attend(q, k, v, scale=scale)
+    q = torch.cat([input_tensor_q, joint_tensor_q], 2)
+    segments = [(input_tensor_k, input_tensor_v), (joint_tensor_k, joint_tensor_v)]
+    out = attend_jointly(q, segments, scale)
     return list(out.split([input_tensor_q.shape[2], joint_tensor_q.shape[2]], 2))
 
 

@@ -47,12 +47,13 @@ def conv2d(
     groups: int = 1,
     bias_tensor: Shards | Tensor | None = None,
     mirror_kernel: bool = True,
+    convolve: Callable[..., Tensor] | None = None,
 ) -> tuple[list[Tensor], ...]:
     """Convolve [1, 1, N*H*W, C] (or [N, H, W, C]) with [O, C/groups, K, L] to [1, 1, N*H'*W', O].
 
     A transposed one has [C, O/groups, K, L]; its padding takes rows away from the whole result, output padding lets it
     end later. A kernel that was mirrored by the caller (``mirror_kernel=False``) is turned back, unless it is a
-    prepared one: its preparation was told.
+    prepared one: its preparation was told. ``convolve`` activates, too.
     """
     transposed = "transpose" in call.name
     border = _border(call)
@@ -64,13 +65,16 @@ def conv2d(
         x = image_of(rows, batch_size, input_height, input_width, in_channels)
         if not transposed:
             x = F.pad(x, (left, right, top, bottom), border)
+            if convolve is not None:
+                return convolve(x, _dense(weight, groups), bias, tuple(stride), tuple(dilation))
             return F.conv2d(x, weight, bias, tuple(stride), 0, tuple(dilation), groups)
         y = F.conv_transpose2d(x, weight.transpose(0, 1), None, tuple(stride), 0, 0, groups, tuple(dilation))
         y = F.pad(y, (-left, output_padding[1] - right, -top, output_padding[0] - bottom))
         return y if bias is None else y + bias.view(1, -1, 1, 1)
 
     layout = weight_layout(call, in_channels, out_channels, groups, kernel_size, mirror_kernel)
-    return _results(call, convolved, input_tensor, weight_tensor, bias_tensor, *layout)
+    tensors = input_tensor, weight_tensor, bias_tensor
+    return _results(call, convolved, tensors, *layout, activates=convolve is None)
 
 
 @across("conv1d")
@@ -89,6 +93,7 @@ def conv1d(
     dilation: int = 1,
     groups: int = 1,
     bias_tensor: Shards | Tensor | None = None,
+    convolve: Callable[..., Tensor] | None = None,
 ) -> tuple[list[Tensor], ...]:
     """Convolve [N, L, C] (or [1, 1, N*L, C]) with [O, C/groups, K] to [1, 1, N*L', O]."""
     sides = (padding, padding) if isinstance(padding, int) else padding
@@ -96,7 +101,7 @@ def conv1d(
         call, input_tensor=input_tensor, weight_tensor=weight_tensor, in_channels=in_channels,
         out_channels=out_channels, batch_size=batch_size, input_height=1, input_width=input_length,
         kernel_size=(1, kernel_size), stride=(1, stride), padding=(0, 0, *sides), dilation=(1, dilation),
-        groups=groups, bias_tensor=bias_tensor,
+        groups=groups, bias_tensor=bias_tensor, convolve=convolve,
     )  # fmt: skip
 
 
@@ -109,13 +114,14 @@ def _border(call: Call) -> str:
 def _results(
     call: Call,
     convolved: Callable[..., Tensor],
-    input_tensor: Shards,
-    weight_tensor: Shards | Tensor,
-    bias_tensor: Shards | Tensor | None,
+    tensors: tuple[Shards, Shards | Tensor, Shards | Tensor | None],
     weight_shape: tuple[int, ...],
     mirrored: bool | None,
+    *,
+    activates: bool,
 ) -> tuple[list[Tensor], ...]:
     """Return the convolution, activated, channels last, and the prepared weights if they are asked for."""
+    input_tensor, weight_tensor, bias_tensor = tensors
     out_channels = call.kwargs["out_channels"]
     config = call.kwargs.get("conv_config")
     dtype = getattr(config, "weights_dtype", None)
@@ -124,7 +130,7 @@ def _results(
         bias = None if bias is None else stored_as(bias.float().reshape(1, 1, 1, -1), dtype).reshape(-1)[:out_channels]
         by_row = as_rows(plain(weight.float(), weight_shape, mirrored), weight_shape)
         weight = weight_of(stored_as(by_row, dtype), weight_shape)
-        y = activate(convolved(rows, weight, bias), getattr(config, "activation", None))
+        y = activate(convolved(rows, weight, bias), getattr(config, "activation", None) if activates else None)
         return y.permute(0, 2, 3, 1).reshape(tuple(call.outputs[0].shape))
 
     outputs = call.each(finished, input_tensor, weight_tensor, bias_tensor)
@@ -154,6 +160,17 @@ def prepare_conv3d_weights(
     return call.each(lambda weight: _rows(_dense(weight.float(), groups), C_in_block, alignment), weight_tensor)
 
 
+def _conv3d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple, dilation: tuple) -> Tensor:
+    """Convolve [N, C, D, H, W] with [O, C, J, K, L] to [N, O, D', H', W'].
+
+    Sound and the like, of one pixel, are convolved in one dim, in which torch is some twenty times faster.
+    """
+    if x.shape[3:] == weight.shape[3:] == (1, 1):
+        y = F.conv1d(x[..., 0, 0], weight[..., 0, 0], bias, stride[0], 0, dilation[0])
+        return y[..., None, None]
+    return F.conv3d(x, weight, bias, stride, 0, dilation)
+
+
 @across("experimental.conv3d")
 def conv3d(
     call: Call,
@@ -168,6 +185,7 @@ def conv3d(
     dilation: Sequence[int] = (1, 1, 1),
     padding_mode: str = "zeros",
     groups: int = 1,
+    convolve: Callable[..., Tensor] = _conv3d,
 ) -> list[Tensor]:
     """Convolve [N, D, H, W, C] to [N, D', H', W', O]; weights are [O, C, J, K, L] or of ``prepare_conv3d_weights``."""
     config = call.kwargs.get("config")
@@ -187,27 +205,18 @@ def conv3d(
         x = F.pad(x, sides, mode="constant" if padding_mode == "zeros" else padding_mode)
         if bias is not None:
             bias = bias.reshape(-1, bias.shape[-1])[0, :output_channels]
-        y = _conv3d(x, weight[:output_channels], bias, tuple(stride), tuple(dilation))
+        y = convolve(x, weight[:output_channels], bias, tuple(stride), tuple(dilation))
         return y.permute(0, 2, 3, 4, 1)
 
     return call.each(convolved, input_tensor, weight_tensor, bias_tensor, rounds_once=SUMS_BFLOAT16)
 
 
-def _conv3d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple, dilation: tuple) -> Tensor:
-    """Convolve [N, C, D, H, W] with [O, C, J, K, L] to [N, O, D', H', W'].
-
-    Sound and the like, of one pixel, are convolved in one dim, in which torch is some twenty times faster.
-    """
-    if x.shape[3:] == weight.shape[3:] == (1, 1):
-        y = F.conv1d(x[..., 0, 0], weight[..., 0, 0], bias, stride[0], 0, dilation[0])
-        return y[..., None, None]
-    return F.conv3d(x, weight, bias, stride, 0, dilation)
-
-
 def _dense(weight: Tensor, groups: int) -> Tensor:
-    """Turn [O, C/groups, J, K, L] into [O, C, J, K, L]: zero where an output channel does not see an input channel."""
+    """Turn [O, C/groups, ...] into [O, C, ...]: zero where an output channel does not see an input channel."""
     if groups == 1:
         return weight
     seen = weight.shape[1]
     parts = enumerate(weight.chunk(groups))
-    return torch.cat([F.pad(part, (0, 0, 0, 0, 0, 0, i * seen, (groups - 1 - i) * seen)) for i, part in parts])
+    return torch.cat(
+        [F.pad(part, (0, 0) * (part.dim() - 2) + (i * seen, (groups - 1 - i) * seen)) for i, part in parts]
+    )

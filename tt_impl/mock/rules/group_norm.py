@@ -5,6 +5,7 @@ Legend: N images, H x W pixels, C channels, G groups of C/G channels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,11 @@ from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.norm import affine
 from tt_impl.mock.rules.registry import TILE, Call, across
 from tt_impl.mock.storage.values import Shards
+
+
+def normed(x: Tensor, groups: int, epsilon: float, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Normalise [N, 1, H*W, C] by groups of channels, then scale and shift each channel."""
+    return _affine(_normed(x, x, groups, epsilon), weight, bias)
 
 
 @across("group_norm")
@@ -28,16 +34,17 @@ def group_norm(
     negative_mask: Shards | None = None,
     weight: Shards | None = None,
     bias: Shards | None = None,
+    normed: Callable[..., Tensor] = normed,
 ) -> list[Tensor]:
     """Normalise [N, 1, H*W, C]; masks tell a device which columns of a tile are of a group, and change nothing."""
     spec = call.argument("input_tensor", 0).memory_config().shard_spec
     chunk = 0 if spec is None else spec.shape[1]
 
-    def normed(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    def finished(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         weight, bias = (_unpadded(values, x.shape[-1], chunk) for values in (weight, bias))
-        return _affine(_normed(x, x, num_groups, epsilon), weight, bias)
+        return normed(x, num_groups, epsilon, weight, bias)
 
-    return call.each(normed, input_tensor, weight, bias)
+    return call.each(finished, input_tensor, weight, bias)
 
 
 @across("experimental.dit_fused_distributed_groupnorm")

@@ -17,19 +17,19 @@ from tt_impl.mock.rules.registry import TILE, Call, across, per_device
 from tt_impl.mock.storage.values import Shards
 
 
-def _row(values: Tensor, x: Tensor) -> Tensor:
+def row(values: Tensor, x: Tensor) -> Tensor:
     """Return a value for each column of ``x``, without what fills the last stick of 32."""
-    row = values.reshape(-1)
+    flat = values.reshape(-1)
     size = x.shape[-1]
-    if values.shape[-1] == TILE and row.numel() == size + -size % TILE:
-        return row[:size]
-    if row.numel() != size:
-        raise TypeError(f"a weight or bias of {row.numel()} values for {size} columns is not known")
-    return row
+    if values.shape[-1] == TILE and flat.numel() == size + -size % TILE:
+        return flat[:size]
+    if flat.numel() != size:
+        raise TypeError(f"a weight or bias of {flat.numel()} values for {size} columns is not known")
+    return flat
 
 
 def affine(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, shaped: Callable[[Tensor, Tensor], Tensor] = _row
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, shaped: Callable[[Tensor, Tensor], Tensor] = row
 ) -> Tensor:
     """Scale and shift ``x`` by what ``shaped(weight, x)`` makes of each.
 
@@ -61,6 +61,14 @@ def check_reciprocals(call: Call, table: Shards | None) -> None:
         raise call.unsupported(f"a table of {width} reciprocals that is not 1/1, 1/2, ... 1/{columns}")
 
 
+def normed(
+    x: Tensor, epsilon: float, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, centred: bool
+) -> Tensor:
+    """Apply layer norm (``centred``) or RMS norm to the sum with a residual."""
+    x = x if residual is None else x + residual
+    return affine(F.layer_norm(x, x.shape[-1:], eps=epsilon) if centred else rms(x, epsilon), weight, bias)
+
+
 @across("layer_norm", "rms_norm")
 def layer_norm(
     call: Call,
@@ -71,15 +79,11 @@ def layer_norm(
     bias: Shards | None = None,
     residual_input_tensor: Shards | None = None,
     recip_tensor: Shards | None = None,
+    normed: Callable[..., Tensor] = normed,
 ) -> list[Tensor]:
     check_reciprocals(call, recip_tensor)
     centred = call.name == "ttnn.layer_norm"
-
-    def normed(x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None) -> Tensor:
-        x = x if residual is None else x + residual
-        return affine(F.layer_norm(x, x.shape[-1:], eps=epsilon) if centred else rms(x, epsilon), weight, bias)
-
-    return call.each(normed, input_tensor, weight, bias, residual_input_tensor)
+    return call.each(normed, input_tensor, epsilon, weight, bias, residual_input_tensor, centred)
 
 
 @per_device("experimental.dit_rms_norm_unary_fused")

@@ -7,6 +7,7 @@ Legend: N rows, D local columns, H heads, E columns of a head.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,6 +32,10 @@ def dit_layernorm_pre_allgather(call: Call, input_tensor: Shards, recip_tensor: 
     return call.each(stats, input_tensor)
 
 
+def _normed(x: Tensor, stats: Tensor, epsilon: float, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    return affine(normed_by_moments(x, stats, epsilon), weight, bias, lambda values, _: values)
+
+
 @per_device("experimental.dit_layernorm_post_allgather")
 def dit_layernorm_post_allgather(
     input_tensor: Tensor,
@@ -39,11 +44,13 @@ def dit_layernorm_post_allgather(
     epsilon: float = 1e-5,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
+    normed: Callable[..., Tensor] = _normed,
 ) -> Tensor:
     for values in (weight, bias):
         if values is not None and values.ndim == 4 and values.shape[0] > 1:
             raise TypeError("a weight or bias per entry of dim 0 is not known: the op looks for batches in dim 1")
-    return affine(normed_by_moments(input_tensor, stats, epsilon), weight, bias, _by_row)
+    weight, bias = (None if values is None else _by_row(values, input_tensor) for values in (weight, bias))
+    return normed(input_tensor, stats, epsilon, weight, bias)
 
 
 def _by_row(weight: Tensor, x: Tensor) -> Tensor:

@@ -5,6 +5,9 @@ Legend: B batch, H heads, N tokens of this device, M tokens of the whole ring, L
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -36,12 +39,14 @@ def ring_joint_scaled_dot_product_attention(
     is_causal: bool = False,
     is_balanced: bool = False,
     is_cross: bool = False,
+    attend_by_steps: Callable[..., Tensor] | None = None,
 ) -> tuple[list[Tensor], ...]:
     """Gather K and V [B, H, M, E], whose tokens are cut over the ring; token ``logical_n`` and later are padding.
 
     The joint stream is whole on every device (``logical_l`` 0), or cut over the ring too and padded from
     ``logical_l`` on. Returns attention of this device's tokens and of its joint tokens, and ttnn's third output,
     running maxima and sums that are nobody's business: NaN. The persistent buffers hold the gathered K and V then.
+    ``attend_by_steps`` is told its place in the ring and attends to one shard after the other.
     """
     only_rear(joint_strategy)
     if dim != 2 or is_cross or not isinstance(logical_n, int):
@@ -68,14 +73,29 @@ def ring_joint_scaled_dot_product_attention(
         rows = spatial[:, :, :logical_n]
         return rows if joint is None else torch.cat([rows, joint[:, :, : logical_l or None]], 2)
 
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend(q, k, v, scale=scale)
-
+    attention, *ranks = _attention(attend_by_steps, input_tensor_k, cluster_axis, logical_n, scale)
     k_seen = call.each(visible, k_all, joint_tensor_k)
     v_seen = call.each(visible, v_all, joint_tensor_v)
-    out = call.each(attention, input_tensor_q, k_seen, v_seen)
+    out = call.each(attention, input_tensor_q, k_seen, v_seen, *ranks)
     rear, scratch = _left_over(call, len(out))
-    return out, call.each(attention, joint_tensor_q, k_seen, v_seen) if has_joint else rear, scratch
+    return out, call.each(attention, joint_tensor_q, k_seen, v_seen, *ranks) if has_joint else rear, scratch
+
+
+def _attention(
+    attend_by_steps: Callable[..., Tensor] | None, k: Shards, axis: int, tokens: int, scale: float | None
+) -> tuple:
+    """Return attention of Q, K and V; one by steps is told where shards begin, and the ranks are another argument."""
+    if attend_by_steps is None:
+        return (partial(attend, scale=scale),)
+    groups = k.groups(axis)
+    rows = [min(place * k.shape[2], tokens) for place in range(len(groups[0]) + 1)]
+    return partial(attend_by_steps, rows=rows, scale=scale), _ranks(groups)
+
+
+def _ranks(groups: list[list[int]]) -> list[int]:
+    """Return the place of every device in its group."""
+    places = {device: place for group in groups for place, device in enumerate(group)}
+    return [places[device] for device in sorted(places)]
 
 
 def _left_over(call: Call, devices: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -90,7 +110,7 @@ def _causal(
 ) -> list[Tensor]:  # fmt: skip
     """Attend to the tokens up to each; balanced, a device has one stretch from the front and one from the rear."""
     groups = q.groups(axis)
-    ranks = [next(group.index(device) for group in groups if device in group) for device in range(len(q))]
+    ranks = _ranks(groups)
     size = len(groups[0])
     places = [_places(rank, size, q.shape[2], balanced) for rank in range(size)]
     columns = torch.cat(places)

@@ -5,6 +5,9 @@ Legend: B batch or users, H heads, N tokens, E head size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,7 +28,13 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, transformation: Tensor) -> Tenso
 
 @per_device("experimental.rotary_embedding_llama")
 def rotary_embedding_llama(
-    input_tensor: Tensor, cos_cache: Tensor, sin_cache: Tensor, trans_mat: Tensor, *, is_decode_mode: bool = False
+    input_tensor: Tensor,
+    cos_cache: Tensor,
+    sin_cache: Tensor,
+    trans_mat: Tensor,
+    *,
+    is_decode_mode: bool = False,
+    rotate: Callable[..., Tensor] = rotate,
 ) -> Tensor:
     """Turn [B, H, N, E] by the angles of rows N; in decode mode [1, B, H, E] by those of users, [1, B, 1, E]."""
     if is_decode_mode:
@@ -37,13 +46,18 @@ def rotary_embedding_llama(
 
 @per_device("experimental.rotary_embedding_llama_fused_qk")
 def rotary_embedding_llama_fused_qk(
-    q_input_tensor: Tensor, k_input_tensor: Tensor, cos_cache: Tensor, sin_cache: Tensor, trans_mat: Tensor
+    q_input_tensor: Tensor,
+    k_input_tensor: Tensor,
+    cos_cache: Tensor,
+    sin_cache: Tensor,
+    trans_mat: Tensor,
+    **how: Any,
 ) -> list[Tensor]:
     """Turn one token of B users, [1, B, H, E]; cos and sin are those of all Q's users, then those of all K's."""
     users = q_input_tensor.shape[1]
     parts = (q_input_tensor, 0), (k_input_tensor, users)
     return [
-        rotary_embedding_llama(x, cos_cache[:, first:], sin_cache[:, first:], trans_mat, is_decode_mode=True)
+        rotary_embedding_llama(x, cos_cache[:, first:], sin_cache[:, first:], trans_mat, is_decode_mode=True, **how)
         for x, first in parts
     ]
 
@@ -62,7 +76,12 @@ def rotate_half(input: Tensor) -> Tensor:
 
 @per_device("experimental.rotary_embedding_hf")
 def rotary_embedding_hf(
-    input_tensor: Tensor, cos_cache: Tensor, sin_cache: Tensor, *, is_decode_mode: bool = False
+    input_tensor: Tensor,
+    cos_cache: Tensor,
+    sin_cache: Tensor,
+    *,
+    is_decode_mode: bool = False,
+    rotate_by_halves: Callable[..., Tensor] = rotate_by_halves,
 ) -> Tensor:
     """Turn [B, H, N, E] by halves, by the angles of rows N; in decode mode [1, B, H, E] by users' [1, B, 1, E]."""
     if is_decode_mode:
@@ -74,7 +93,12 @@ def rotary_embedding_hf(
 
 @across("experimental.rotary_embedding")
 def rotary_embedding(
-    call: Call, input_tensor: Shards, cos_cache: Shards, sin_cache: Shards, token_index: int | None = None
+    call: Call,
+    input_tensor: Shards,
+    cos_cache: Shards,
+    sin_cache: Shards,
+    token_index: int | None = None,
+    rotate_by_halves: Callable[..., Tensor] = rotate_by_halves,
 ) -> list[Tensor]:
     """Turn by halves, all rows by the angle of ``token_index`` if given. What ttnn gives beyond the rows N is NaN."""
     wanted = call.outputs[0].shape[-2]

@@ -6,6 +6,7 @@ Legend: B batch, H heads, N rows, M columns (those that are normalised).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import ttnn
@@ -15,17 +16,39 @@ from tt_impl.mock.rules.registry import Call, across, per_device
 from tt_impl.mock.storage.values import Shards
 
 
-@per_device("softmax", "softmax_in_place")
-def softmax(input_tensor: Tensor, dim: int = -1, *, numeric_stable: bool = True) -> Tensor:
-    return _normalised(input_tensor, dim, numeric_stable)
-
-
-def _normalised(x: Tensor, dim: int, stable: bool) -> Tensor:
+def normalised(x: Tensor, dim: int, stable: bool) -> Tensor:
     """Apply softmax; unless it is ``stable``, exponentials past 88 are infinite, and the result is NaN."""
     if stable:
         return torch.softmax(x, dim)
     powers = x.exp()
     return powers / powers.sum(dim, keepdim=True)
+
+
+@per_device("softmax", "softmax_in_place")
+def softmax(
+    input_tensor: Tensor, dim: int = -1, *, numeric_stable: bool = True, normalised: Callable[..., Tensor] = normalised
+) -> Tensor:
+    return normalised(input_tensor, dim, numeric_stable)
+
+
+def masked_softmax(x: Tensor, scale: float | None, mask: Tensor | None, by_row: bool, stable: bool = True) -> Tensor:
+    """Apply softmax(scale * x + mask) over the last dim; :func:`mask_of` says which part of ``mask`` counts."""
+    x = x if scale is None else x * scale
+    return normalised(x if mask is None else x + mask_of(mask, x, by_row), -1, stable)
+
+
+def mask_of(mask: Tensor, x: Tensor, by_row: bool) -> Tensor:
+    """Return the mask of ``x``: it has a row for each, or one for all.
+
+    A mask with a row each may be that of one head, where ``x`` has the rows of several after each other.
+    """
+    if not by_row:
+        return mask[..., :1, :]
+    if mask.shape[-2] == x.shape[-2]:
+        return mask
+    if x.shape[-2] % mask.shape[-2]:
+        raise TypeError(f"a mask of {mask.shape[-2]} rows for {x.shape[-2]} rows is not known")
+    return mask.repeat(*[1] * (mask.dim() - 2), x.shape[-2] // mask.shape[-2], 1)
 
 
 @across("scale_mask_softmax", "scale_mask_softmax_in_place", "scale_causal_mask_hw_dims_softmax_in_place")
@@ -37,6 +60,7 @@ def scale_mask_softmax(
     *,
     is_causal_mask: bool = False,
     numeric_stable: bool | None = None,
+    masked_softmax: Callable[..., Tensor] = masked_softmax,
 ) -> list[Tensor]:
     """Apply softmax(scale * x + mask) to [B, H, N, M], numerically stable by default unless it is in place.
 
@@ -59,25 +83,13 @@ def scale_mask_softmax(
 
 @per_device("transformer.attention_softmax", "transformer.attention_softmax_")
 def attention_softmax(
-    tensor: Tensor, *, head_size: int | None = None, attention_mask: Tensor | None = None, causal_mask: bool = False
+    tensor: Tensor,
+    *,
+    head_size: int | None = None,
+    attention_mask: Tensor | None = None,
+    causal_mask: bool = False,
+    masked_softmax: Callable[..., Tensor] = masked_softmax,
 ) -> Tensor:
     """Apply softmax(x / sqrt(head_size) + mask)."""
     scale = None if head_size is None else 1 / math.sqrt(head_size)
     return masked_softmax(tensor, scale, attention_mask, by_row=causal_mask)
-
-
-def masked_softmax(x: Tensor, scale: float | None, mask: Tensor | None, by_row: bool, stable: bool = True) -> Tensor:
-    """Apply softmax(scale * x + mask) over the last dim; ``mask`` has a row for each of ``x``, or one for all.
-
-    A mask with a row each may be that of one head, where ``x`` has the rows of several after each other.
-    """
-    x = x if scale is None else x * scale
-    if mask is None:
-        return _normalised(x, -1, stable)
-    if not by_row:
-        mask = mask[..., :1, :]
-    elif mask.shape[-2] != x.shape[-2]:
-        if x.shape[-2] % mask.shape[-2]:
-            raise TypeError(f"a mask of {mask.shape[-2]} rows for {x.shape[-2]} rows is not known")
-        mask = mask.repeat(*[1] * (mask.dim() - 2), x.shape[-2] // mask.shape[-2], 1)
-    return _normalised(x + mask, -1, stable)

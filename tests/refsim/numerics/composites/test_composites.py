@@ -98,10 +98,15 @@ def test_convolutions_are_matmuls(spatial):
     sizes = (5, 6, 7)[-spatial:]
     x, weight, bias = random(2, 32, *sizes), random(8, 32, *[3] * spatial, seed=1) / 16, random(8, seed=2)
     function = getattr(torch.nn.functional, f"conv{spatial}d")
-    ours = linear.conv(x, weight, bias, compute=Compute(fp32_dest_acc_en=True, packer_l1_acc=True), padding=1)
+    ours = linear.conv(
+        x, weight, bias, compute=Compute(fp32_dest_acc_en=True, packer_l1_acc=True), windows=linear.Windows(padding=1)
+    )
     assert ours.shape == function(x, weight, bias, padding=1).shape
     assert far(ours, function(x.double(), weight.double(), bias.double(), padding=1)) < 1e-5
-    assert far(linear.conv(x, weight, bias, compute=Compute(), stride=2), function(x, weight, bias, stride=2)) < 1e-3
+    strided = linear.conv(x, weight, bias, compute=Compute(), windows=linear.Windows(stride=2, dilation=2))
+    assert far(strided, function(x, weight, bias, stride=2, dilation=2)) < 1e-3
+    blocks = linear.conv(x, weight, bias, compute=Compute(), blocks=(None, x.shape[1] // 2))
+    assert far(blocks, function(x, weight, bias)) < 1e-3
 
 
 @LEVELS

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from refsim.numerics import from_host, pack
-from refsim.numerics.composites import Compute, elementwise, linear
+from refsim.numerics.composites import Compute, attention, collectives, elementwise, linear, norms
 from tests.tt_impl.env import Env, collect
 
 FAST = Compute("HiFi2", fp32_dest_acc_en=True, packer_l1_acc=True)
+WIDE = Compute("HiFi4", fp32_dest_acc_en=True)
 
 
 def _rounds(t: Env, level: str = "fast") -> None:
@@ -96,6 +97,73 @@ def elements(t: Env) -> None:
     _same(t, ttnn.typecast(x, ttnn.bfloat8_b), pack(a, "bfloat8_b", precise=True))
     block = t.put(a, dtype="bfloat8_b")
     _same(t, ttnn.multiply(block, 2.0), pack(2 * from_host(a, "bfloat8_b"), "bfloat8_b"))
+    assert t.shadow.numerics.once == {}
+
+
+def norms_and_softmax(t: Env) -> None:
+    """Each by its default config; a distributed norm is that of all shards."""
+    _rounds(t)
+    ttnn = t.ttnn
+    x = t.rand(1, 1, 32, 256)
+    weight = t.rand(1, 1, 1, 256)
+    row = weight.reshape(-1)
+    _same(t, ttnn.layer_norm(t.put(x), weight=t.put(weight), epsilon=1e-5), norms.layer_norm(x, row))
+    _same(t, ttnn.rms_norm(t.put(x), weight=t.put(weight), epsilon=1e-5), norms.rms_norm(x, row))
+    _same(t, ttnn.softmax(t.put(x), dim=-1), norms.softmax(x))
+    _same(t, ttnn.mean(t.put(x), dim=-1, keepdim=True), FAST.store(WIDE.reduce("mean", x), "bfloat16"))
+    cut = (None, 3)
+    stats = ttnn.layer_norm_pre_all_gather(t.put(x, cut))
+    whole = ttnn.all_gather(stats, dim=3, cluster_axis=1)
+    out = ttnn.layer_norm_post_all_gather(t.put(x, cut), whole, epsilon=1e-5)
+    _same(t, out, *norms.distributed_norm(list(x.chunk(4, -1))))
+    image = t.rand(1, 1, 64, 64)
+    mask = ttnn.create_group_norm_input_mask(64, 2, 1)
+    config = {"core_grid": ttnn.CoreGrid(y=1, x=1), "inplace": False, "output_layout": ttnn.TILE_LAYOUT}
+    mask = t.put(ttnn.to_torch(mask).float())
+    out = ttnn.group_norm(t.put(image), num_groups=2, epsilon=1e-5, input_mask=mask, num_out_blocks=1, **config)
+    expected = norms.group_norm(image.squeeze(1).mT, 2, compute=norms.RMS_NORM).mT.unsqueeze(1)
+    _same(t, out, expected)
+    assert t.shadow.numerics.once == {}
+
+
+def attentions(t: Env) -> None:
+    """Plain, joint and over a ring, by chunk and destination; a mask is not modelled; rotary embedding."""
+    _rounds(t)
+    ttnn = t.ttnn
+    q, k, v, rear = (t.rand(1, 1, rows, 32) for rows in (32, 128, 128, 32))
+    config = ttnn.SDPAProgramConfig(
+        compute_with_storage_grid_size=(8, 8), q_chunk_size=32, k_chunk_size=64, exp_approx_mode=False
+    )
+    sdpa = ttnn.transformer.scaled_dot_product_attention
+    for compute in (attention.SDPA, Compute("HiFi4", fp32_dest_acc_en=True)):
+        out = sdpa(
+            t.put(q), t.put(k), t.put(v), is_causal=False, program_config=config,
+            compute_kernel_config=_config(t, compute),
+        )  # fmt: skip
+        _same(t, out, attention.attention(q, k, v, k_chunk=64, compute=compute))
+    joint = ttnn.transformer.joint_scaled_dot_product_attention
+    prompt = [t.put(rear)] * 3
+    out, other = joint(t.put(k), t.put(k), t.put(v), *prompt, joint_strategy="rear", program_config=config)
+    expected = attention.joint_attention(torch.cat([k, rear], 2), [(k, v), (rear, rear)], k_chunk=64)
+    _same(t, out, expected[:, :, :128])
+    _same(t, other, expected[:, :, 128:])
+    assert t.shadow.numerics.once == {}
+    sdpa(t.put(q), t.put(q), t.put(q))
+    assert list(t.shadow.numerics.once) == ["ttnn.transformer.scaled_dot_product_attention (causal)"]
+    cos, sin = t.rand(1, 1, 32, 32), t.rand(1, 1, 32, 32)
+    swap = elementwise.swapped()[None, None]
+    out = ttnn.experimental.rotary_embedding_llama(t.put(q), t.put(cos), t.put(sin), t.put(swap))
+    _same(t, out, elementwise.rotary(q, cos, sin))
+
+
+def sums(t: Env) -> None:
+    """Over devices of an axis: hop by hop."""
+    _rounds(t)
+    x = t.rand(1, 1, 32, 512)
+    parts = list(x.chunk(4, -1))
+    out = t.ttnn.reduce_scatter(t.put(x, (None, 3)), dim=3, cluster_axis=1)
+    _same(t, out, *collectives.reduce_scatter(parts))
+    _same(t, t.ttnn.all_reduce(t.put(x, (None, 3)), cluster_axis=1), collectives.all_reduce(parts))
     assert t.shadow.numerics.once == {}
 
 

@@ -1,0 +1,168 @@
+"""Layer, RMS and group norms, whole and distributed, and softmax.
+
+Welford's mean and variance (``dit_layernorm``) are taken exactly and packed: the vector unit keeps them in fp32.
+Sharded statistics of a distributed norm have another kernel, which is not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from refsim.numerics.composites import Compute, norms
+from tt_impl.mock.numerics.kernel import Kernel, Unmodelled, computing, rounded
+from tt_impl.mock.rules.norm import row
+from tt_impl.mock.rules.norm_distributed import quantities, tiles_of
+from tt_impl.mock.rules.softmax import mask_of
+from tt_impl.mock.storage.values import Shards
+
+DIT = Compute("HiFi4", fp32_dest_acc_en=True)
+"""Of the diffusion transformers' norms, which get a config from their programs."""
+
+
+def normed(
+    kernel: Kernel, x: Tensor, epsilon: float, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None,
+    centred: bool,
+) -> Tensor:  # fmt: skip
+    """Compute ``layer_norm`` or ``rms_norm``, of the sum with a residual if there is one."""
+    compute = kernel.compute(norms.LAYER_NORM if centred else norms.RMS_NORM)
+    if residual is not None:
+        x = compute.store(compute.add(x, residual))
+    weight, bias = (None if values is None else row(values, x) for values in (weight, bias))
+    if centred:
+        return norms.layer_norm(x, weight, bias, eps=epsilon, compute=compute, out_dtype=kernel.out_dtype)
+    result = norms.rms_norm(x, weight, eps=epsilon, compute=compute, out_dtype=kernel.out_dtype)
+    return result if bias is None else compute.store(compute.add(result, bias), kernel.out_dtype)
+
+
+computing("layer_norm", "rms_norm", normed=normed)
+
+
+def _on_interleaved(kernel: Kernel) -> None:
+    if kernel.call.argument("input_tensor", 0).is_sharded():
+        raise Unmodelled("sharded")
+    if getattr(kernel.call.kwargs.get("program_config"), "use_welford", False):
+        raise Unmodelled("use_welford")
+
+
+def _kind(kernel: Kernel) -> str:
+    return "layer" if "layer_norm" in kernel.call.name else "rms"
+
+
+@rounded("layer_norm_pre_all_gather", "rms_norm_pre_all_gather")
+def pre_all_gather(kernel: Kernel, input_tensor: Shards, *, recip_tensor: Any = None) -> list[Tensor]:
+    _on_interleaved(kernel)
+    compute = kernel.compute(norms.DISTRIBUTED_NORM)
+
+    def stats(x: Tensor) -> Tensor:
+        sums = norms.statistics(x, kind=_kind(kernel), compute=compute, out_dtype=kernel.out_dtype)
+        return tiles_of(*sums.split(1, -1))
+
+    return kernel.call.each(stats, input_tensor)
+
+
+@rounded("layer_norm_post_all_gather", "rms_norm_post_all_gather")
+def post_all_gather(
+    kernel: Kernel,
+    input_tensor: Shards,
+    stats: Shards,
+    *,
+    epsilon: float = 1e-12,
+    weight: Shards | None = None,
+    bias: Shards | None = None,
+) -> list[Tensor]:
+    _on_interleaved(kernel)
+    compute = kernel.compute(norms.DISTRIBUTED_NORM)
+    kind = _kind(kernel)
+
+    def finished(x: Tensor, stats: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        sums, ranks = quantities(stats, 2 if kind == "layer" else 1)
+        gathered = torch.stack(sums, -1).flatten(-2)
+        affine = (None if weight is None else row(weight, x), None if bias is None else row(bias, x))
+        how: dict[str, Any] = {"kind": kind, "eps": epsilon, "compute": compute, "out_dtype": kernel.out_dtype}
+        return norms.from_statistics(x, gathered, ranks * x.shape[-1], affine, **how)
+
+    return kernel.call.each(finished, input_tensor, stats, weight, bias)
+
+
+@rounded("experimental.dit_layernorm_pre_allgather")
+def dit_pre_all_gather(kernel: Kernel, input_tensor: Shards, recip_tensor: Any = None) -> list[Tensor]:
+    compute = kernel.compute(DIT)
+
+    def stats(x: Tensor) -> Tensor:
+        moments = tiles_of(x.mean(-1, keepdim=True), x.var(-1, correction=0, keepdim=True))
+        return compute.store(moments, kernel.out_dtype)
+
+    return kernel.call.each(stats, input_tensor)
+
+
+def dit_normed(
+    kernel: Kernel, x: Tensor, stats: Tensor, epsilon: float, weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """Normalise local columns by the moments of all ranks, which are combined exactly and packed."""
+    compute = kernel.compute(DIT)
+    (means, variances), _ = quantities(stats, 2)
+    mean = means.mean(-1, keepdim=True)
+    variance = variances.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
+    return norms.from_moments(
+        x, compute.store(mean), compute.store(variance), (weight, bias), eps=epsilon, compute=compute,
+        out_dtype=kernel.out_dtype,
+    )  # fmt: skip
+
+
+computing("experimental.dit_layernorm_post_allgather", normed=dit_normed)
+
+
+def softmax(kernel: Kernel, x: Tensor, dim: int, stable: bool) -> Tensor:
+    """Compute softmax along any dim, as along the last one."""
+    compute = kernel.compute(_softmax_default(kernel))
+    return norms.softmax(x.movedim(dim, -1), compute=compute, stable=stable, out_dtype=kernel.out_dtype).movedim(
+        -1, dim
+    )
+
+
+def _softmax_default(kernel: Kernel) -> Compute:
+    return replace(norms.SOFTMAX, fp32_dest_acc_en=kernel.out_dtype == "float32")
+
+
+def masked_softmax(
+    kernel: Kernel, x: Tensor, scale: float | None, mask: Tensor | None, by_row: bool, stable: bool = True
+) -> Tensor:
+    """Compute softmax(scale * x + mask), each packed before the next."""
+    compute = kernel.compute(_softmax_default(kernel))
+    if scale is not None:
+        x = compute.store(compute.mul(x, torch.tensor(scale).bfloat16().float()))
+    if mask is not None:
+        x = compute.store(compute.add(x, mask_of(mask, x, by_row)))
+    return softmax(kernel, x, -1, stable)
+
+
+computing("softmax", "softmax_in_place", normalised=softmax)
+computing(
+    "scale_mask_softmax",
+    "scale_mask_softmax_in_place",
+    "scale_causal_mask_hw_dims_softmax_in_place",
+    "transformer.attention_softmax",
+    "transformer.attention_softmax_",
+    masked_softmax=masked_softmax,
+)
+
+
+def group_normed(
+    kernel: Kernel, x: Tensor, groups: int, epsilon: float, weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """Normalise [N, 1, H*W, C] by groups of channels."""
+    if kernel.call.kwargs.get("use_welford"):
+        raise Unmodelled("use_welford")
+    compute = kernel.compute(norms.RMS_NORM)
+    weight, bias = (None if values is None else values.reshape(-1) for values in (weight, bias))
+    channels_first = norms.group_norm(
+        x.squeeze(1).mT, groups, weight, bias, eps=epsilon, compute=compute, out_dtype=kernel.out_dtype
+    )
+    return channels_first.mT.unsqueeze(1)
+
+
+computing("group_norm", normed=group_normed)
