@@ -7,6 +7,7 @@ Every row that ran on a device is priced by its name, tensors and attributes; wh
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,13 @@ class Comparison:
             there is no price) and ``reason`` (why not).
         shapes: each distinct operation of a file once, with ``ns`` the mean of its ``count`` runs, ``error``
             (predicted / measured - 1) and ``share`` of the measured time of the file.
-        left_out: rows without a time on a device: signposts, host operations.
+        left_out: how many rows and files, by reason: signposts and host operations, rows that no device can have
+            written, files that name no chip.
     """
 
     runs: pd.DataFrame
     shapes: pd.DataFrame
-    left_out: int
+    left_out: Counter[str]
 
 
 def compare(paths: list[Path], arch: str | None = None, params: Params | None = None) -> Comparison:
@@ -52,10 +54,8 @@ def compare(paths: list[Path], arch: str | None = None, params: Params | None = 
     """
     runs = []
     shapes = []
-    left_out = 0
-    for path in paths:
-        rows = profile.read(path, arch)
-        left_out += rows.attrs["left_out"]
+    tables, left_out = profile.read_all(paths, arch)
+    for rows in tables:
         operations = profile.distinct(rows)
         priced = [_priced(row, params) for row in operations.itertuples()]
         operations[["kind", "predicted_ns", "reason"]] = pd.DataFrame(priced, index=operations.index)
@@ -124,6 +124,7 @@ class Profiled(Document):
     files: dict[str, str]
     units: dict[str, str]
     signposts_and_host_rows: int
+    impossible: dict[str, int]
     classes: list[dict[str, Any]]
     devices: list[dict[str, Any]]
     worst: list[dict[str, Any]]
@@ -134,7 +135,9 @@ def document(comparison: Comparison) -> Profiled:
     """Return everything as a result."""
     units = {"errors": "predicted / measured - 1", "share": "of measured time"}
     tables = (_records(table(comparison)) for table in (classes, devices, worst, unclassified))
-    return Profiled(_files(comparison), units, comparison.left_out, *tables)
+    impossible = Counter(comparison.left_out)
+    of_host = impossible.pop(profile.HOST_ROWS, 0)
+    return Profiled(_files(comparison), units, of_host, dict(impossible), *tables)
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -158,7 +161,7 @@ def text(comparison: Comparison) -> str:
         lines += ["", f"unclassified, {loose['share'].sum():.1%} of the time", _table(loose, {"share": percent})]
     else:
         lines += ["", "unclassified: nothing"]
-    return "\n".join([*lines, f"left out: {comparison.left_out} signposts and host rows"])
+    return "\n".join([*lines, f"left out: {profile.counted(comparison.left_out) or 'nothing'}"])
 
 
 _ERRORS = ("mape", "median", "worst", "by_time", "vendor_mape", "share")

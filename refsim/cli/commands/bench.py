@@ -61,7 +61,7 @@ def accuracy(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Profiler files (CSV), or the one folder of the model's own data; none: published pipelines.",
+            help="Profiler files (CSV), folders of them, or the model's own data; none: published pipelines.",
             exists=True,
         ),
     ] = None,
@@ -85,7 +85,14 @@ def accuracy(
         tables.write_csv(document.figures, csv)
         answer(document, lambda _: ranking.markdown(*known), as_json=as_json)
         return
-    if any(path.is_dir() for path in files):
+    from refsim.timing.fit import measured
+
+    folders = [path for path in files if path.is_dir()]
+    if folders and not any((folder / name).is_file() for folder in folders for name in measured.CALIBRATION):
+        files = [file for path in files for file in (sorted(path.glob("*.csv")) if path.is_dir() else [path])]
+        if not files:
+            raise UserError(f"{folders[0]} has no CSV file of ttnn's profiler.")
+    elif folders:
         if len(files) > 1 or as_json or csv:
             raise UserError("a folder stands alone and has no --json and no --csv; give its CSV files instead.")
         from benchmarks.accuracy import print_tables

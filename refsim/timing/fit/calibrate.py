@@ -99,9 +99,10 @@ class Fit(Document):
         shapes, held_out: distinct operations fitted on, and not.
         before, after: MAPE on those held out, with the stored and with the found parameters; NaN if there are none.
         unclassified: names without a price, with how many distinct operations.
+        left_out: rows and files that were not fitted on, by reason.
     """
 
-    KEYS = ("arch", "rounded", "determined", "undetermined", "files", "shapes", "errors", "unclassified")
+    KEYS = ("arch", "rounded", "determined", "undetermined", "files", "shapes", "errors", "unclassified", "left_out")
 
     arch: str
     params: Params
@@ -113,6 +114,7 @@ class Fit(Document):
     before: float = math.nan
     after: float = math.nan
     unclassified: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
 
     @property
     def rounded(self) -> Annotated[dict[str, float], Key("params")]:
@@ -135,7 +137,8 @@ def fit(paths: list[Path], arch: str | None = None) -> Fit:
         UserError: two files are the same, they are of several chips, or nothing in them has a price.
     """
     _refuse_duplicates(paths)
-    rows = pd.concat([profile.read(path, arch) for path in paths], ignore_index=True)
+    tables, left_out = profile.read_all(paths, arch)
+    rows = pd.concat(tables, ignore_index=True)
     if len(archs := sorted(rows["arch"].unique())) != 1:
         named = " and ".join(archs) or "no chip at all"
         raise UserError(f"the files are of {named}; calibrate one architecture at a time.")
@@ -155,7 +158,8 @@ def fit(paths: list[Path], arch: str | None = None) -> Fit:
         )
     unseen = [pair for pair in pairs if is_held_out(pair[0])]
     fitted_on = [pair for pair in pairs if not is_held_out(pair[0])] or pairs
-    made = Fit(archs[0], stored, [path.name for path in paths], unclassified=dict(loose))
+    files = [table["source"].iloc[0] for table in tables]
+    made = Fit(archs[0], stored, files, unclassified=dict(loose), left_out=dict(left_out))
     made.determined = determined(stored, fitted_on)
     made.undetermined = [name for name in asdict(stored) if name not in made.determined and name != "gap_ns"]
     start = {name: getattr(stored, name) for name in made.determined}
@@ -242,6 +246,8 @@ def text(made: Fit) -> str:
     if made.unclassified:
         named = ", ".join(f"{count} x {name}" for name, count in made.unclassified.items())
         lines.append(f"Without a price and left out: {named}.")
+    if made.left_out:
+        lines.append(f"Not counted: {profile.counted(Counter(made.left_out))}.")
     return "\n".join(lines)
 
 

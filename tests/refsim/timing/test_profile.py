@@ -15,6 +15,7 @@ from refsim.base.errors import UserError
 from refsim.timing.cost import device_ops
 from refsim.timing.cost.device_ops import price
 from refsim.timing.cost.matmul import tile_cycles
+from refsim.timing.fit import calibrate
 from refsim.timing.read import op_names, profile
 from refsim.timing.read.device_op import DeviceOp, Wires
 from refsim.timing.read.tensors import OpTensor
@@ -90,6 +91,48 @@ def test_what_is_unknown_is_counted_and_named_and_what_did_not_run_is_left_out(t
     ]
     assert found.signposts_and_host_rows == 1
     assert [(c["class"], c["shapes"]) for c in found.classes] == [("elementwise", 1), ("all", 1)]
+
+
+@pytest.mark.parametrize(
+    ("ns", "more", "reason"),
+    [
+        ("-5", {}, "with a negative kernel time"),
+        ("0", {}, "with a kernel time of 0"),
+        ("", {}, "without a kernel time"),
+        ("n/a", {}, "with a kernel time that is no number"),
+        ("6921339051", {"OP TO OP LATENCY [ns]": "-6921328034"}, "with a kernel time of more than a second"),
+        ("9000", {"CORE COUNT": "-1"}, "with a core count that is not positive"),
+        ("9000", {"AVAILABLE WORKER CORE COUNT": "20"}, "with more cores than the device has"),
+    ],
+)
+def test_rows_that_no_device_can_have_written(tmp_path: Path, ns: str, more: dict[str, str], reason: str) -> None:
+    """They are counted by reason, and neither compared nor fitted on."""
+    file = write(tmp_path / "ops.csv", row("Unary", 9000), row("Unary", ns, **more))
+    compared = trace_accuracy.compare([file])
+    found = trace_accuracy.document(compared)
+    assert found.impossible == {reason: 1} and found.signposts_and_host_rows == 0
+    assert [d["measured_us"] for d in found.devices] == [9.0]
+    assert f"left out: 1 {reason}" in trace_accuracy.text(compared)
+    fitted = calibrate.fit([file])
+    assert fitted.left_out == {reason: 1} and f"Not counted: 1 {reason}." in calibrate.text(fitted)
+
+
+def test_a_file_without_a_row_that_can_be_used_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"ops.csv has no row of a device .*: 2 with a negative kernel time"):
+        profile.read(write(tmp_path / "ops.csv", row("Unary", -5), row("Unary", -1)))
+
+
+def test_devices_are_named_as_numbers_and_files_without_a_chip_are_left_out(tmp_path: Path) -> None:
+    named = write(tmp_path / "new.csv", row("Unary", 7000, **{"DEVICE ID": "0.0"}))
+    nameless = write(tmp_path / "old.csv", row("Unary", 7000, old=True))
+    found = trace_accuracy.document(trace_accuracy.compare([named, nameless]))
+    assert [d["device"] for d in found.devices] == ["0"] and list(found.files) == ["new.csv"]
+    assert found.impossible == {"file old.csv, which names no chip: say --arch": 1}
+    with pytest.raises(profile.NoChip):
+        profile.read_all([nameless])
+    many = write(tmp_path / "many.csv", row("Unary", 7000, old=True, **{"AVAILABLE WORKER CORE COUNT": "110"}))
+    with pytest.raises(UserError, match="devices of 110 worker cores, more than a wormhole_b0 has"):
+        profile.read(many, "wormhole_b0")
 
 
 def test_errors_by_class_by_time_and_by_device(tmp_path: Path) -> None:
@@ -185,6 +228,16 @@ def test_no_operation_of_eight_blackholes_is_without_a_class() -> None:
     size = judged["error"].abs()
     assert len(judged) == 11 and size.mean() <= 0.20
     assert (size * judged["total_ns"]).sum() / judged["total_ns"].sum() <= 0.15
+
+
+def test_the_command_takes_a_folder_of_files(tmp_path: Path) -> None:
+    from refsim.cli.app import app
+
+    with pytest.raises(UserError, match="has no CSV file of ttnn's profiler"):
+        CliRunner().invoke(app, ["bench", "accuracy", str(tmp_path)], catch_exceptions=False)
+    write(tmp_path / "ops.csv", row("Unary", 9000), row("Unary", -1))
+    result = CliRunner().invoke(app, ["bench", "accuracy", str(tmp_path), "--json"], catch_exceptions=False)
+    assert loads("bench accuracy", result.stdout)["impossible"] == {"with a negative kernel time": 1}
 
 
 @needs_traces
