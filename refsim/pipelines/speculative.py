@@ -78,7 +78,7 @@ class Drafter(Protocol):
     """Rows in its cache."""
 
     def propose(self, start: int, last: int, states_1CF: Tensor) -> Tensor:
-        """Return (block - 1,) ids; ``kept_1CF``: the target's hidden states of the rows since the last call."""
+        """Return (block - 1,) ids; ``states_1CF``: the target's hidden states of the rows since the last call."""
         ...
 
 

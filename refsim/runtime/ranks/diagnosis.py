@@ -14,10 +14,7 @@ from refsim.base.errors import RankFailure, RefsimError, UserError
 from refsim.base.processes import how_it_ended
 from refsim.runtime.watch.activity import Activity, Kind
 from refsim.runtime.watch.calls import Call, Divergence, first_difference
-from refsim.runtime.watch.status import StatusBoard
-
-Events = dict[int, list[tuple[float, Activity]]]
-"""Per rank its last events, oldest first, as (seconds before the end, activity)."""
+from refsim.runtime.watch.status import Events, StatusBoard
 
 
 @dataclass
@@ -33,12 +30,18 @@ class Findings:
         diverged: the first collective call at which ranks disagree.
     """
 
-    events: Events
+    events: Events = field(default_factory=dict)
     failures: dict[int, dict[str, Any]] = field(default_factory=dict)
     died: set[int] = field(default_factory=set)
     hung: int | None = None
     too_big: tuple[int, int, str] | None = None
     diverged: Divergence | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything is known that ends a run."""
+        ends = (self.hung, self.too_big, self.diverged)
+        return bool(self.failures or self.died) or any(one is not None for one in ends)
 
 
 def divergence(board: StatusBoard, ranks: Iterable[int]) -> Divergence | None:

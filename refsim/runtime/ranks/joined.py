@@ -167,10 +167,7 @@ class Host:
             _end(error.exit_code)
 
     def _findings(self) -> Findings:
-        now = time.monotonic()
-        ranks = [self.rank, *self.others()]
-        events = {rank: [(now - at, activity) for at, activity in self.board.recent(rank)] for rank in sorted(ranks)}
-        return Findings(events, died=self.gone())
+        return Findings(self.board.events(sorted([self.rank, *self.others()])), died=self.gone())
 
 
 _host: Host | None = None

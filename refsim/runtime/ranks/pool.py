@@ -24,7 +24,6 @@ from refsim.runtime import host_memory
 from refsim.runtime.ranks import messages
 from refsim.runtime.ranks.diagnosis import Findings, diagnose, divergence, is_decided
 from refsim.runtime.watch.activity import Activity, Kind
-from refsim.runtime.watch.calls import Divergence
 from refsim.runtime.watch.status import StatusBoard
 
 READY_TIMEOUT_S = 120.0
@@ -229,9 +228,9 @@ class Pool:
                 self._socks[rank].settimeout(timeout_s)
                 messages.send(self._socks[rank], message)
         except TimeoutError:
-            self._fail(hung=rank)
+            self._fail(Findings(hung=rank))
         except OSError:
-            self._fail(died={rank})
+            self._fail(Findings(died={rank}))
         except BaseException:
             self.close()
             raise
@@ -239,11 +238,7 @@ class Pool:
     def _collect(self, timeout_s: float, progress: Progress | None = None) -> list[tuple[dict[str, Any], bytes]]:
         """Wait for every rank's reply; they are returned in rank order."""
         replies: dict[int, tuple[dict[str, Any], bytes]] = {}
-        failures: dict[int, dict[str, Any]] = {}
-        died: set[int] = set()
-        hung: int | None = None
-        too_big = None
-        diverged = None
+        findings = Findings()
         unsure_since: float | None = None
         stop_at = None
         try:
@@ -251,45 +246,47 @@ class Pool:
                 for rank, sock in enumerate(self._socks):
                     sock.settimeout(timeout_s)
                     selector.register(sock, selectors.EVENT_READ, rank)
-                while len(replies) + len(failures) + len(died) < self.world_size:
+                while len(replies) + len(findings.failures) + len(findings.died) < self.world_size:
                     for key, _ in selector.select(timeout=_LOOK_S):
                         rank = key.data
                         try:
                             header, payload, _ = messages.receive(key.fileobj)
                         except TimeoutError:
-                            hung = rank
+                            findings.hung = rank
                         except (EOFError, ConnectionError):
-                            died.add(rank)
+                            findings.died.add(rank)
                         else:
                             if header["ok"]:
                                 replies[rank] = header, payload
                             else:
-                                failures[rank] = header
+                                findings.failures[rank] = header
                         selector.unregister(key.fileobj)
                     if progress is not None:
                         progress(*self.board.progress(0))
                     now = time.monotonic()
-                    if (failures or died) and stop_at is None:
+                    if (findings.failures or findings.died) and stop_at is None:
                         stop_at = now + _GRACE_S
-                    if hung is not None or (stop_at is not None and now > stop_at + timeout_s):
+                    if findings.hung is not None or (stop_at is not None and now > stop_at + timeout_s):
                         break
-                    if stop_at is not None and now > stop_at and is_decided(self._findings(failures, died)):
-                        break
-                    silent = set(range(self.world_size)) - replies.keys() - failures.keys() - died
-                    if not died and (failures or self._waits(silent, now)):
-                        diverged = divergence(self.board, range(self.world_size))
-                        unsure_since = None if diverged is None else unsure_since or now
-                        if diverged is not None and (diverged.certain or now > unsure_since + _GRACE_S):
+                    if stop_at is not None and now > stop_at:
+                        findings.events = self.board.events(range(self.world_size))
+                        if is_decided(findings):
                             break
-                    hung = self._hung(silent, now, timeout_s)
-                    too_big = self._too_big(silent)
-                    if hung is not None or too_big is not None:
+                    silent = set(range(self.world_size)) - replies.keys() - findings.failures.keys() - findings.died
+                    if not findings.died and (findings.failures or self._waits(silent, now)):
+                        findings.diverged = divergence(self.board, range(self.world_size))
+                        unsure_since = None if findings.diverged is None else unsure_since or now
+                        if findings.diverged and (findings.diverged.certain or now > unsure_since + _GRACE_S):
+                            break
+                    findings.hung = self._hung(silent, now, timeout_s)
+                    findings.too_big = self._too_big(silent)
+                    if findings.hung is not None or findings.too_big is not None:
                         break
         except BaseException:
             self.close()
             raise
-        if failures or died or hung is not None or too_big is not None or diverged is not None:
-            self._fail(failures, died, hung, too_big, diverged)
+        if findings.failed:
+            self._fail(findings)
         return [replies[rank] for rank in range(self.world_size)]
 
     def _waits(self, silent: set[int], now: float) -> bool:
@@ -319,30 +316,10 @@ class Pool:
             return rank, used, f"of memory when the machine had {available / 1e9:.1f} GB left"
         return None
 
-    def _fail(
-        self,
-        failures: dict[int, dict[str, Any]] | None = None,
-        died: set[int] | None = None,
-        hung: int | None = None,
-        too_big: tuple[int, int, str] | None = None,
-        diverged: Divergence | None = None,
-    ) -> NoReturn:
+    def _fail(self, findings: Findings) -> NoReturn:
         """End the pool and raise what went wrong first, with the last events of every rank."""
-        findings = self._findings(failures or {}, died or set(), hung, too_big)
-        findings.diverged = diverged
+        findings.events = self.board.events(range(self.world_size))
         raise diagnose(findings, self._end())
-
-    def _findings(
-        self,
-        failures: dict[int, dict[str, Any]],
-        died: set[int],
-        hung: int | None = None,
-        too_big: tuple[int, int, str] | None = None,
-    ) -> Findings:
-        now = time.monotonic()
-        ranks = range(self.world_size)
-        events = {rank: [(now - at, activity) for at, activity in self.board.recent(rank)] for rank in ranks}
-        return Findings(events, failures, died, hung, too_big)
 
 
 def _threads(world_size: int) -> int:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import mmap
 import struct
 import time
+from collections.abc import Iterable
 
 from refsim.runtime.watch.activity import Activity
 from refsim.runtime.watch.calls import Call
 
+Events = dict[int, list[tuple[float, Activity]]]
+"""Per rank its last events, oldest first, as (seconds before now, activity)."""
 RECENT = 8
 """Events per rank that the board remembers."""
 
@@ -70,6 +73,11 @@ class StatusBoard:
             data = self._map[start : start + _SLOT]
             events.append((_TIME.unpack_from(data)[0], Activity.decode(data[_TIME.size :])))
         return events
+
+    def events(self, ranks: Iterable[int]) -> Events:
+        """Return the last events of these ranks."""
+        now = time.monotonic()
+        return {rank: [(now - at, activity) for at, activity in self.recent(rank)] for rank in ranks}
 
     def add_call(self, rank: int, call: Call) -> None:
         """Write that ``rank`` begins a collective call."""
