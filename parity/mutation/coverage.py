@@ -112,7 +112,7 @@ def total(counts: Iterable[Count], name: str = "all") -> Count:
     return Count(name, lines, executed, refused=refused)
 
 
-def folders(counts: list[Count]) -> list[Count]:
+def by_folder(counts: list[Count]) -> list[Count]:
     """Add up the counts of every folder two levels deep, such as ``refsim/parallel``."""
     names = dict.fromkeys(folder_of(c.file) for c in counts)
     return [total((c for c in counts if folder_of(c.file) == name), name) for name in names]
@@ -131,7 +131,7 @@ def ranges(lines: list[int]) -> str:
 
 def text(counts: list[Count], line_map: LineMap) -> str:
     """Write a line a file that has functions, the folders, the sum."""
-    rows = [*(c for c in counts if c.lines), *folders(counts), total(counts)]
+    rows = [*(c for c in counts if c.lines), *by_folder(counts), total(counts)]
     width = max(len(c.file) for c in rows)
     lines = [
         f"{c.file:{width}} {c.executed:5} of {c.lines:5} {c.percent:6.1f} %, {c.percent_of_runs:5.1f} % without "
@@ -149,7 +149,7 @@ def markdown(asked: Asked, counts: list[Count], line_map: LineMap) -> str:
     chosen = f", those that match `{asked.expr}`" if asked.expr else ""
     rows = (
         (c.file, c.lines, c.executed, f"{c.percent:.1f}", c.refused, f"{c.percent_of_runs:.1f}", ranges(c.missing))
-        for c in [*(c for c in counts if c.lines), *folders(counts)]
+        for c in [*(c for c in counts if c.lines), *by_folder(counts)]
     )
     lines = [
         "# Lines executed by parity cases",

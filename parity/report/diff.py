@@ -112,11 +112,11 @@ def _rows(a: dict[str, Any], b: dict[str, Any]) -> list[Row]:
         fell = BETTER_FIRST.index(b["verdict"]) > BETTER_FIRST.index(a["verdict"])
         rows.append(Row(name, "verdict", a["verdict"], b["verdict"], None, False, fell))
     for metric in sorted(a["thresholds"].keys() & b["thresholds"].keys()):
-        old, new = (_number(r["thresholds"][metric]) for r in (a, b))
+        old, new = (number(r["thresholds"][metric]) for r in (a, b))
         if old != new:
             rows.append(Row(name, f"limit of {metric}", old, new, _factor(old, new), False, new > old))
     for metric in sorted(b["thresholds"]):
-        old, new = (_number(r["metrics"].get(metric)) for r in (a, b))
+        old, new = (number(r["metrics"].get(metric)) for r in (a, b))
         if (old is None and new is None) or old == new:
             continue
         row = _metric(name, metric, (old, new), b)
@@ -136,12 +136,12 @@ def _metric(case: str, metric: str, values: tuple[float | None, float | None], r
     if factor is not None and 1 / LEAST <= factor <= LEAST:
         return None
     floors = calibration()["floors"].get(f"{record['kind']} {record['dtype']}", {})
-    noise = max([_number(x) or 0.0 for x in (floors.get(metric), record["noise"].get(metric))])
+    noise = max([number(x) or 0.0 for x in (floors.get(metric), record["noise"].get(metric))])
     return Row(case, metric, old, new, factor, new <= noise, not new <= old)
 
 
-def _number(value: Any) -> float | None:
-    """Read a number of results.json, where what is not finite is a word."""
+def number(value: Any) -> float | None:
+    """Read a number of a record, where what is not finite is a word."""
     return None if value is None else float(value)
 
 

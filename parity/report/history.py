@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.cases.selection import compile_expression
-from parity.report.diff import Diff, Row, diff
+from parity.report.diff import Diff, Row, diff, number
 from refsim.base.errors import UserError
 from refsim.files.keys import Document, as_json
 from refsim.files.output import check_target
@@ -206,7 +206,7 @@ def rows(entries: Sequence[Entry], metric: str = PCC) -> list[dict[str, Any]]:
     table = []
     for part in each(entries):
         for entry, worse in zip(part, became_worse(part), strict=True):
-            value, limit = (_number(entry.record.get(where, {}).get(name)) for where in ("metrics", "thresholds"))
+            value, limit = (number(entry.record.get(where, {}).get(name)) for where in ("metrics", "thresholds"))
             if metric == PCC:
                 value, limit = (None if x is None else 1 - x for x in (value, limit))
             identity = (*entry.series, entry.commit, entry.date, entry.version)
@@ -290,11 +290,6 @@ def numbers_of(kind: str, record: dict[str, Any]) -> dict[str, Any]:
     elif kind == "sensitivity":
         numbers["verdict"] = "passed" if record["good"] else "failed"
     return numbers
-
-
-def _number(value: Any) -> float | None:
-    """Read a number of a record, where what is not finite is a word."""
-    return None if value is None else float(value)
 
 
 def _entry(kind: str, record: dict[str, Any]) -> tuple[str, str, str, dict[str, Any]]:

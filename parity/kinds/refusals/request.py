@@ -158,7 +158,7 @@ class _Seen:
 
     ids: dict[str, list[Tensor]] = field(default_factory=dict)
     masks: list[Tensor] = field(default_factory=list)
-    forwards: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def encoder(self, name: str) -> Any:
         def see(module: nn.Module, args: tuple[Any, ...], more: dict[str, Any]) -> None:
@@ -172,8 +172,8 @@ class _Seen:
         known = inspect.signature(type(module).forward)
 
         def zeros(*args: Any, **more: Any) -> tuple[Tensor]:
-            self.forwards.append((name, dict(known.bind(module, *args, **more).arguments)))
-            return (torch.zeros_like(self.forwards[-1][1]["hidden_states"]),)
+            self.calls.append((name, dict(known.bind(module, *args, **more).arguments)))
+            return (torch.zeros_like(self.calls[-1][1]["hidden_states"]),)
 
         return zeros
 
@@ -229,9 +229,9 @@ def _keep(pipe: Any, facts: Facts) -> Any:
 
 
 def _steps(seen: _Seen) -> list[list[tuple[str, dict[str, Any]]]]:
-    """Return the forwards of every step: pipelines call a transformer once, or once for every prompt."""
+    """Return the calls of every step: pipelines call a transformer once, or once for every prompt."""
     steps: list[list[tuple[str, dict[str, Any]]]] = []
-    for call in seen.forwards:
+    for call in seen.calls:
         if not steps or not torch.equal(steps[-1][0][1]["timestep"][0], call[1]["timestep"][0]):
             steps.append([])
         steps[-1].append(call)
