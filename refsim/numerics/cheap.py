@@ -53,8 +53,8 @@ def _narrow(in0: Tensor, in1: Tensor, phases: int, start: Tensor | None) -> Tens
 
     b = torch.stack([pairs[0][0], pairs[2][0]])
     a = torch.stack([in_panels(pairs[phase][1], compiled.COLUMNS) for phase in (0, 1)])
-    held = started(start, in0.shape[0], a.shape[1] * compiled.COLUMNS)
-    values = compiled.cheap_dots(b.numpy(), a.numpy(), held.numpy(), phases)
+    dest = started(start, in0.shape[0], a.shape[1] * compiled.COLUMNS)
+    values = compiled.cheap_dots(b.numpy(), a.numpy(), dest.numpy(), phases)
     return torch.from_numpy(values)[:, : in1.shape[1]].contiguous()
 
 
@@ -65,13 +65,13 @@ def started(start: Tensor | None, rows: int, columns: int) -> Tensor:
     return torch.nn.functional.pad(start, (0, columns - start.shape[1])).contiguous()
 
 
-def _narrow_in_torch(pairs: list[tuple[Tensor, Tensor]], held: Tensor) -> Tensor:
+def _narrow_in_torch(pairs: list[tuple[Tensor, Tensor]], dest: Tensor) -> Tensor:
     for start in range(0, pairs[0][0].shape[1], 2 * _STEP):
         for b, a in pairs:
             for half in (start, start + _STEP):
                 middle = slice(half, half + _GROUP), slice(half + _GROUP, half + _STEP)
-                held = add_to_bf16(held, *(b[:, part] @ a[part] for part in middle))
-    return held
+                dest = add_to_bf16(dest, *(b[:, part] @ a[part] for part in middle))
+    return dest
 
 
 def in_panels(x: Tensor, columns: int) -> Tensor:
@@ -127,11 +127,11 @@ def _cut(x: Tensor, mantissa_bits: int) -> Tensor:
     return from_bits(bits_of(x) & -1 << (23 - mantissa_bits))
 
 
-def add_to_bf16(held: Tensor, *sums: Tensor) -> Tensor:
+def add_to_bf16(dest: Tensor, *sums: Tensor) -> Tensor:
     """Add to a destination of 16 bits: at the largest exponent with three guard bits, rounded half away to 8 bits."""
-    exponents = [torch.where(x == 0, _LEAST, torch.frexp(x).exponent) for x in (held, *sums)]
-    unit = torch.ldexp(torch.ones_like(held), torch.stack(exponents).amax(dim=0) - 1 - 10)
-    return round_ties_away(held + sum(unit * torch.floor(x / unit + 0.5) for x in sums), 7)
+    exponents = [torch.where(x == 0, _LEAST, torch.frexp(x).exponent) for x in (dest, *sums)]
+    unit = torch.ldexp(torch.ones_like(dest), torch.stack(exponents).amax(dim=0) - 1 - 10)
+    return round_ties_away(dest + sum(unit * torch.floor(x / unit + 0.5) for x in sums), 7)
 
 
 def _alignment(in0: Tensor, in1: Tensor, total: Tensor) -> Tensor:

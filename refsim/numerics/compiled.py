@@ -78,12 +78,12 @@ def _to_last(x: int, by: int) -> int:
 
 
 @numba.njit
-def _narrow(below, top, group, sums, held, row):
+def _narrow(below, top, group, sums, dest, row):
     """Add two sums to a destination that holds bf16: eight bits and three guard bits, see :func:`_wide`."""
     for n in range(COLUMNS):
         e0 = max(sub(_I32(top[group, n]), below), _ZERO)
         e1 = max(sub(_I32(top[group + _U64(1), n]), below), _ZERO)
-        bits = held[row, n]
+        bits = dest[row, n]
         e2 = both(right(bits, _EXPONENT), _I32(255))
         x0 = _I32(sums[0, n]) if e0 > 0 else _ZERO
         x1 = _I32(sums[1, n]) if e1 > 0 else _ZERO
@@ -98,11 +98,11 @@ def _narrow(below, top, group, sums, held, row):
         e = add(right(magnitude, _EXPONENT), sub(e, _I32(137)))
         rounded = either(both(magnitude, _I32(0x7F0000)), left(e, _EXPONENT))
         rounded = either(_INFINITE if e >= 255 else rounded, both(total, _SIGN))
-        held[row, n] = _ZERO if e <= 0 or total == 0 else rounded
+        dest[row, n] = _ZERO if e <= 0 or total == 0 else rounded
 
 
 @numba.njit
-def _wide(below, top, group, sums, held, row, wormhole):
+def _wide(below, top, group, sums, dest, row, wormhole):
     """Add two sums to a destination that holds float32.
 
     Args:
@@ -110,14 +110,14 @@ def _wide(below, top, group, sums, held, row, wormhole):
         top: biased exponents int16 (groups, 64).
         group: of the first sum; the second one's is the next.
         sums: int16 (2, 64), in units of 2^(top - below - 137).
-        held: the destination's bits, int32 (rows, 64).
+        dest: the destination's bits, int32 (rows, 64).
         row: of the destination.
         wormhole: a negative result of one unit in the last place is scaled as Wormhole does.
     """
     for n in range(COLUMNS):
         e0 = max(sub(_I32(top[group, n]), below), _ZERO)
         e1 = max(sub(_I32(top[group + _U64(1), n]), below), _ZERO)
-        bits = held[row, n]
+        bits = dest[row, n]
         e2 = both(right(bits, _EXPONENT), _I32(255))
         x0 = left(_I32(sums[0, n]), _I32(13)) if e0 > 0 else _ZERO
         x1 = left(_I32(sums[1, n]), _I32(13)) if e1 > 0 else _ZERO
@@ -139,15 +139,15 @@ def _wide(below, top, group, sums, held, row, wormhole):
         rounded = add(left(sub(e, _ONE), _EXPONENT), mantissa)
         e = add(e, right(mantissa, _I32(24)))
         rounded = either(_INFINITE if e >= 255 else rounded, both(total, _SIGN))
-        held[row, n] = _ZERO if e <= 0 or total == 0 else rounded
+        dest[row, n] = _ZERO if e <= 0 or total == 0 else rounded
 
 
 @numba.njit(inline="always")
-def _update(below, top, group, sums, held, row, wide, wormhole):
+def _update(below, top, group, sums, dest, row, wide, wormhole):
     if wide:
-        _wide(_I32(below), top, group, sums, held, row, wormhole)
+        _wide(_I32(below), top, group, sums, dest, row, wormhole)
     else:
-        _narrow(_I32(below), top, group, sums, held, row)
+        _narrow(_I32(below), top, group, sums, dest, row)
 
 
 @numba.njit(parallel=True, cache=True)
@@ -173,7 +173,7 @@ def dots(b_exp, b, a_exp, a, start, phases, wide, wormhole):
         first = (job % chunks) * ROWS
         last = min(first + ROWS, rows)
         columns = slice(np.int64(panel) * COLUMNS, (np.int64(panel) + 1) * COLUMNS)
-        held = start[first:last, columns].copy()
+        dest = start[first:last, columns].copy()
         top = np.empty((4, COLUMNS), np.int16)
         by = np.empty((4, 8, COLUMNS), np.int16)
         sums = np.empty((2, COLUMNS), np.int16)
@@ -189,8 +189,8 @@ def dots(b_exp, b, a_exp, a, start, phases, wide, wormhole):
                     for group in range(0, 4, 2):
                         for side in range(group, group + 2):
                             _summed(b_part, row, a_part, panel, _U64(tile + 8 * side), _U64(side), by, sums)
-                        _update(below, top, _U64(group), sums, held, _U64(index - first), wide, wormhole)
-        out[first:last, columns] = held
+                        _update(below, top, _U64(group), sums, dest, _U64(index - first), wide, wormhole)
+        out[first:last, columns] = dest
     return out
 
 

@@ -14,7 +14,7 @@ _INFINITE = np.int32(0x7F800000)
 
 
 @numba.njit
-def _added(b, row, a, panel, k, held, index):
+def _added(b, row, a, panel, k, dest, index):
     """Add a dot of 16 from ``k`` to a destination of 16 bits by the cheap formula.
 
     Its halves are exact, rounded half up to three guard bits at the largest exponent, the sum to 8 bits, half away.
@@ -27,14 +27,14 @@ def _added(b, row, a, panel, k, held, index):
             x += b[row, k + j] * a[panel, k + j, n]
         for j in range(8, 16):
             y += b[row, k + j] * a[panel, k + j, n]
-        before = held[index, n]
+        before = dest[index, n]
         power = max(both(bits_of_float(x), _INFINITE), both(bits_of_float(y), _INFINITE))
         power = max(power, both(bits_of_float(before), _INFINITE))
         unit = sub(max(power, _I32(20 << 23)), _I32(10 << 23))
         inverse = float_of_bits(sub(_I32(0x7F000000), unit))
         units = np.float32(np.floor(x * inverse + half)) + np.float32(np.floor(y * inverse + half))
         after = before + float_of_bits(unit) * units
-        held[index, n] = float_of_bits(both(add(bits_of_float(after), _I32(0x8000)), _I32(-0x10000)))
+        dest[index, n] = float_of_bits(both(add(bits_of_float(after), _I32(0x8000)), _I32(-0x10000)))
 
 
 @numba.njit(parallel=True, cache=True)
@@ -56,13 +56,13 @@ def cheap_dots(b, a, start, phases):
         first = (job % chunks) * ROWS
         last = min(first + ROWS, rows)
         columns = slice(np.int64(panel) * COLUMNS, (np.int64(panel) + 1) * COLUMNS)
-        held = start[first:last, columns].copy()
+        dest = start[first:last, columns].copy()
         for tile in range(0, depth, 32):
             for index in range(first, last):
                 for phase in range(phases):
                     for k in range(tile, tile + 32, 16):
                         b_part = b[phase >> 1]
                         a_part = a[phase & 1]
-                        _added(b_part, _U64(index), a_part, panel, _U64(k), held, _U64(index - first))
-        out[first:last, columns] = held
+                        _added(b_part, _U64(index), a_part, panel, _U64(k), dest, _U64(index - first))
+        out[first:last, columns] = dest
     return out

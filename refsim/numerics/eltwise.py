@@ -69,13 +69,13 @@ def _in_rows(x: Tensor, columns: int) -> Tensor:
 def _fast(operation: str, a: Tensor, b: Tensor, phases: int, fp32_dest_acc_en: bool) -> Tensor:
     """Compute in float32 on what the unit sees, and round a destination of 16 bits after every phase."""
     if operation == "mul":
-        held = torch.zeros_like(a)
+        dest = torch.zeros_like(a)
         for x, y in slices(b, a)[:phases]:
-            held = held + x * y if fp32_dest_acc_en else add_to_bf16(held, x * y)
-        return held
+            dest = dest + x * y if fp32_dest_acc_en else add_to_bf16(dest, x * y)
+        return dest
     a = truncate(a, 10)
     b = truncate(b, 10)
     unit = torch.ldexp(torch.ones_like(a), torch.maximum(torch.frexp(a).exponent, torch.frexp(b).exponent) - 11)
     a, b = (unit * x.sign() * torch.floor(x.abs() / unit + 0.5) for x in (a, b))
-    held = a - b if operation == "sub" else a + b
-    return held if fp32_dest_acc_en else round_ties_away(held, 7)
+    dest = a - b if operation == "sub" else a + b
+    return dest if fp32_dest_acc_en else round_ties_away(dest, 7)

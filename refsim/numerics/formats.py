@@ -96,12 +96,12 @@ def _host_blocks(x: Tensor, mantissa_bits: int) -> Tensor:
     shared = exponent.amax(dim=-1, keepdim=True)
     mantissa = mantissa >> (shared - exponent).clamp(max=31)
     dropped = 24 - mantissa_bits
-    kept = mantissa >> dropped
+    high = mantissa >> dropped
     rest = mantissa & ((1 << dropped) - 1)
     half = 1 << (dropped - 1)
-    up = (rest > half) | ((rest == half) & (kept & 1 == 1))
-    kept = (kept + up).clamp(max=(1 << mantissa_bits) - 1)
-    return block_values(kept, shared, bits < 0, mantissa_bits).reshape(x.shape)
+    up = (rest > half) | ((rest == half) & (high & 1 == 1))
+    high = (high + up).clamp(max=(1 << mantissa_bits) - 1)
+    return block_values(high, shared, bits < 0, mantissa_bits).reshape(x.shape)
 
 
 def block_values(magnitude: Tensor, exponent: Tensor, negative: Tensor, mantissa_bits: int) -> Tensor:

@@ -71,8 +71,8 @@ def matmul(
     missing = -in0.shape[1] % TILE
     in0 = torch.nn.functional.pad(in0, (0, missing))
     panels = cheap.in_panels(torch.nn.functional.pad(in1, (0, 0, 0, missing)), compiled.COLUMNS)
-    held = bits_of(cheap.started(start, in0.shape[0], panels.shape[0] * compiled.COLUMNS)).numpy()
-    bits = compiled.dots(*src_b(in0), *src_a(panels), held, phases, fp32_dest_acc_en, arch == "wormhole_b0")
+    dest = bits_of(cheap.started(start, in0.shape[0], panels.shape[0] * compiled.COLUMNS)).numpy()
+    bits = compiled.dots(*src_b(in0), *src_a(panels), dest, phases, fp32_dest_acc_en, arch == "wormhole_b0")
     return from_bits(torch.from_numpy(bits)[:, : in1.shape[1]])
 
 

@@ -59,11 +59,11 @@ def _share_exponents(x: Tensor, mantissa_bits: int) -> Tensor:
     return block_values(magnitude, shared, bits < 0, mantissa_bits).reshape(x.shape)
 
 
-def accumulate(held: Tensor, x: Tensor, *, dtype: str, fp32_dest_acc_en: bool) -> Tensor:
+def accumulate(stored: Tensor, x: Tensor, *, dtype: str, fp32_dest_acc_en: bool) -> Tensor:
     """Return what L1 holds after the packer has added a destination to it.
 
     Args:
-        held: float32, the values in L1.
+        stored: float32, the values in L1.
         x: float32 of the same shape, the values of the destination.
         dtype: of L1, ``float32`` (IEEE addition) or ``bfloat16`` (the exact sum, rounded to nearest, ties to even).
         fp32_dest_acc_en: the destination has 32 bits: on the way to bfloat16 its values are rounded, ties away, first.
@@ -72,9 +72,9 @@ def accumulate(held: Tensor, x: Tensor, *, dtype: str, fp32_dest_acc_en: bool) -
         UserError: another dtype.
     """
     if dtype == "float32":
-        return flush(held + x)
+        return flush(stored + x)
     if dtype != "bfloat16":
         raise UserError(f"the packer accumulates in float32 or bfloat16, not in '{dtype}'.")
     added = round_ties_away(x, 7) if fp32_dest_acc_en else x
     # of two bf16 values float32 holds the sum, or rounds off what is far below half a last place of bf16
-    return flush((held + added).to(torch.bfloat16).to(torch.float32))
+    return flush((stored + added).to(torch.bfloat16).to(torch.float32))

@@ -19,7 +19,7 @@ from tt_impl.harness.pytest import verdicts
 from tt_impl.harness.pytest.summary import Summary, lines, read
 
 WANTED = {
-    "passes": ("passed", verdicts.OWN),
+    "passes": ("passed", verdicts.RULES),
     "without a device": ("passed", verdicts.NO_DEVICE),
     "fails": ("failed", verdicts.ASSERTION),
     "has a failed subtest": ("failed", verdicts.ASSERTION),
@@ -49,7 +49,7 @@ def reported(nodeid: str, when: str, outcome: str, category: str | None) -> Any:
 
 def phases(nodeid: str, fate: str) -> list[Any]:
     outcome, category = WANTED[fate]
-    passed = "passed", verdicts.OWN
+    passed = "passed", verdicts.RULES
     shown: dict[str, list[tuple[str, tuple[str, str | None]]]] = {
         "is not run": [],
         "loses its worker": [("???", ("failed", None))],

@@ -90,7 +90,7 @@ def _nested(values: Any) -> Iterator[Any]:
 
 def described(call: Invocation, result: Any) -> CallRecord:
     """Note a call's arguments as JSON values: ``op``, ``inputs`` and ``outputs`` (shape, padded shape, dtype, memory),
-    ``arguments`` (whole numbers, truths and names of its options), ``squares`` of what is multiplied with itself, and
+    ``arguments`` (whole numbers, booleans and names of its options), ``squares`` of what is multiplied with itself, and
     :func:`settings`."""
     inputs = [_tensor(t) for t in call.inputs]
     outputs = [_tensor(t) for t in tensors_in(result) if on_device(t)]
@@ -128,7 +128,7 @@ def settings(options: dict[str, Any]) -> CallRecord:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, a truth, a name, or the kind of memory; None for anything else."""
+    """Return a number, a boolean, a name, or the kind of memory; None for anything else."""
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(v, int) for v in value):

@@ -88,7 +88,7 @@ class DeviceOp:
 
     Attributes:
         call: the outermost function it was made in.
-        attributes: ttnn's own text of its parameters.
+        attributes: what ttnn prints of its parameters.
         fidelity, fp32_acc: see :data:`Settings`.
         results: its results, as its end lists them; ``made``: those of the functions that it calls.
         layouts: of each of its programs the bytes of circular and dataflow buffers by core. A collective has a program

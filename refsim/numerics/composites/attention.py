@@ -215,7 +215,7 @@ def _chunk(before: Running | None, q: Tensor, keys: Tensor, values: Tensor, scal
         if compute.fp32_dest_acc_en:
             now.sums = compute.store(compute.add(now.sums, compute.store(corrected)))
         else:
-            now.sums = _added(now.sums, corrected, compute.held, compute)
+            now.sums = _added(now.sums, corrected, compute.l1_dtype, compute)
     return now
 
 
@@ -246,12 +246,12 @@ def _column_sums(powers: Tensor, compute: Compute) -> Tensor:
     tiles = zeros_to(powers, -1, 32).unflatten(-1, (-1, 32))
     total = tiles[:, 0]
     for index in range(1, tiles.shape[1]):
-        total = _added(total, tiles[:, index], compute.held, compute)
+        total = _added(total, tiles[:, index], compute.l1_dtype, compute)
     return total
 
 
-def _added(held: Tensor, x: Tensor, dtype: str, compute: Compute) -> Tensor:
-    return accumulate(held, x, dtype=dtype, fp32_dest_acc_en=compute.fp32_dest_acc_en)
+def _added(stored: Tensor, x: Tensor, dtype: str, compute: Compute) -> Tensor:
+    return accumulate(stored, x, dtype=dtype, fp32_dest_acc_en=compute.fp32_dest_acc_en)
 
 
 def _packed(x: Tensor) -> Tensor:

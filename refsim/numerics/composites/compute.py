@@ -40,7 +40,7 @@ class Compute:
     level: str = "fast"
 
     @property
-    def held(self) -> str:
+    def l1_dtype(self) -> str:
         """Return the dtype of intermediate results in L1: as wide as the destination."""
         return "float32" if self.fp32_dest_acc_en else "bfloat16"
 
@@ -77,7 +77,7 @@ class Compute:
 
     def store(self, x: Tensor, dtype: str | None = None) -> Tensor:
         """Pack the destination into L1, by default as an intermediate result."""
-        dtype = dtype or self.held
+        dtype = dtype or self.l1_dtype
         return flush(x) if dtype == "float32" else pack(x, dtype)
 
 

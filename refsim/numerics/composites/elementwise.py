@@ -43,8 +43,8 @@ def multiply(a: Tensor, b: Tensor, *, dtype: str = "bfloat16", fast: bool = Fals
 def product(compute: Compute, a: Tensor, b: Tensor) -> Tensor:
     """Return the product of two tensors of one shape in the destination, by the vector unit."""
     unit = compute.vector()
-    held = unit.stored(unit.mul(a, b))
-    return held if unit.wide else torch.where((a == 0) | (b == 0), 0.0, held)
+    dest = unit.stored(unit.mul(a, b))
+    return dest if unit.wide else torch.where((a == 0) | (b == 0), 0.0, dest)
 
 
 def _wide(compute: Compute) -> Compute:
@@ -63,14 +63,14 @@ def addcmul(
     """Return ``ttnn.addcmul``: a + value b c, rounded once."""
     a, b, c = torch.broadcast_tensors(a, b, c)
     unit = compute.vector()
-    held = unit.mad(unit.mul(b, value) if value != 1.0 else b, c, a)
-    return compute.store(unit.stored(held), dtype)
+    dest = unit.mad(unit.mul(b, value) if value != 1.0 else b, c, a)
+    return compute.store(unit.stored(dest), dtype)
 
 
 def activation(function: str, x: Tensor, *, dtype: str = "bfloat16", compute: Compute = BINARY) -> Tensor:
     """Return a unary op: copied to the destination, one function of the vector unit, packed."""
-    held = reloaded(x) if dtype == "float32" and not compute.fp32_dest_acc_en else x
-    return compute.store(compute.sfpu(function, held), dtype)
+    dest = reloaded(x) if dtype == "float32" and not compute.fp32_dest_acc_en else x
+    return compute.store(compute.sfpu(function, dest), dtype)
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, dtype: str = "bfloat16", compute: Compute = BINARY) -> Tensor:

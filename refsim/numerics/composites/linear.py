@@ -70,18 +70,18 @@ def linear(
     k_block = k_block or depth
     blocks = [(rows[:, k : k + k_block], weight[k : k + k_block]) for k in range(0, depth, k_block)]
     if bias is None:
-        held = _last_in_destination(blocks, compute)
+        dest = _last_in_destination(blocks, compute)
     else:
         partial = _all_in_l1(blocks, compute) if compute.packer_l1_acc else _spilled(blocks, compute)
-        held = compute.add(partial, bias.reshape(-1, bias.shape[-1]))
-    held = _activated(held, activation, compute)
-    return compute.store(held, out_dtype).reshape(*x.shape[:-1], weight.shape[1])
+        dest = compute.add(partial, bias.reshape(-1, bias.shape[-1]))
+    dest = _activated(dest, activation, compute)
+    return compute.store(dest, out_dtype).reshape(*x.shape[:-1], weight.shape[1])
 
 
-def _activated(held: Tensor, activation: Activation, compute: Compute) -> Tensor:
+def _activated(dest: Tensor, activation: Activation, compute: Compute) -> Tensor:
     if activation is None:
-        return held
-    return compute.sfpu(activation, held) if isinstance(activation, str) else activation(held)
+        return dest
+    return compute.sfpu(activation, dest) if isinstance(activation, str) else activation(dest)
 
 
 def _last_in_destination(blocks: list[tuple[Tensor, Tensor]], compute: Compute) -> Tensor:
@@ -98,7 +98,7 @@ def _all_in_l1(blocks: list[tuple[Tensor, Tensor]], compute: Compute) -> Tensor:
     partial = compute.store(compute.matmul(*blocks[0]))
     for block in blocks[1:]:
         added = compute.matmul(*block)
-        partial = accumulate(partial, added, dtype=compute.held, fp32_dest_acc_en=compute.fp32_dest_acc_en)
+        partial = accumulate(partial, added, dtype=compute.l1_dtype, fp32_dest_acc_en=compute.fp32_dest_acc_en)
     return partial
 
 
@@ -131,11 +131,11 @@ def minimal_matmul(
     compute = replace(compute or Compute("HiFi2", fp32_dest_acc_en=True), packer_l1_acc=True)
     rows = by_rows(x)
     blocks = [(rows[:, k : k + k_block], weight[k : k + k_block]) for k in range(0, rows.shape[1], k_block)]
-    held = reloaded(_all_in_l1(blocks, compute))
+    dest = reloaded(_all_in_l1(blocks, compute))
     if bias is not None:
-        held = compute.add(held, bias.reshape(-1, bias.shape[-1]))
-    held = _activated(held, activation, compute)
-    return compute.store(held, out_dtype).reshape(*x.shape[:-1], weight.shape[1])
+        dest = compute.add(dest, bias.reshape(-1, bias.shape[-1]))
+    dest = _activated(dest, activation, compute)
+    return compute.store(dest, out_dtype).reshape(*x.shape[:-1], weight.shape[1])
 
 
 @dataclass(frozen=True)

@@ -77,13 +77,13 @@ def _normed(
 ) -> Tensor:
     shifted = compute.add(variance, torch.full_like(variance, eps).bfloat16().float())
     scale = compute.store(compute.sfpu("rsqrt", shifted))
-    held = compute.mul(centred, scale)
+    dest = compute.mul(centred, scale)
     weight, bias = affine
     if weight is not None:
-        held = compute.mul(compute.store(held), weight)
+        dest = compute.mul(compute.store(dest), weight)
     if bias is not None:
-        held = compute.add(compute.store(held), bias)
-    return compute.store(held, out_dtype)
+        dest = compute.add(compute.store(dest), bias)
+    return compute.store(dest, out_dtype)
 
 
 def distributed_norm(

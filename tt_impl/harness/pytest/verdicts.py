@@ -13,7 +13,7 @@ from typing import Any
 
 from refsim.files.keys import Document
 
-OWN = "own"
+RULES = "own"
 FALLBACK = "fallback"
 NO_DEVICE = "no-device"
 ASSERTION = "assertion"
@@ -34,7 +34,7 @@ EXPECTED = "expected"
 NOT_RUN = "not-run"
 
 CATEGORIES = {
-    OWN: "passed on rules of the mock",
+    RULES: "passed on rules of the mock",
     FALLBACK: "passed with ttnn's golden functions for some operations: circular, it may have met its own expectation",
     NO_DEVICE: "passed without an operation on a device",
     EXPECTED: "failed as the suite expects",
@@ -113,7 +113,7 @@ def passed(ops: Counter[str], fallbacks: Counter[str]) -> str:
     """Category of a test that passed, by the evidence it rests on."""
     if fallbacks:
         return FALLBACK
-    return OWN if ops else NO_DEVICE
+    return RULES if ops else NO_DEVICE
 
 
 def failed(error: BaseException) -> tuple[str, str, str]:

@@ -112,7 +112,7 @@ def minimal_product(
     whole = composites.minimal_matmul(
         a, b.reshape(b.shape[-2:]), bias, k_block=width * TILE, compute=compute,
         activation=lambda held: activated(compute, held, activation),
-        out_dtype=compute.held if follows else kernel.out_dtype,
+        out_dtype=compute.l1_dtype if follows else kernel.out_dtype,
     )  # fmt: skip
     return whole
 

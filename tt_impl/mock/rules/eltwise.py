@@ -184,7 +184,7 @@ def parsed(activation: Any) -> tuple[str, list[Any]]:
 
 
 def as_numbers(result: Tensor, like: Tensor) -> Tensor:
-    """Turn truth values into zeros and ones of the other tensor's dtype."""
+    """Turn booleans into zeros and ones of the other tensor's dtype."""
     return result.to(like.dtype) if result.dtype == torch.bool else result
 
 
