@@ -36,7 +36,10 @@ def emulating() -> Iterator[None]:
 
 
 def refuse_crashes(call: Invocation) -> Any:
-    """Raise ``UserError`` where ttnn would crash: a handler for :func:`tt_impl.trace.intercept.intercepted`."""
+    """Raise ``UserError`` where ttnn would crash, and say how to start a fabric where it misses one.
+
+    A handler for :func:`tt_impl.trace.intercept.intercepted`.
+    """
     if call.name in CRASHES_MOCK and not _emulators:
         raise UserError(
             f"{call.name} crashes ttnn on a mock mesh; it is emulated where values are computed (shadow_values)."
@@ -45,7 +48,19 @@ def refuse_crashes(call: Invocation) -> Any:
         raise UserError(
             f"{call.name} with mesh_coords of some devices crashes ttnn on a mock mesh; name them all there."
         )
-    return call.proceed()
+    try:
+        return call.proceed()
+    except RuntimeError as error:
+        if _NO_FABRIC in str(error):
+            raise RuntimeError(str(error).replace(_NO_FABRIC, f"{_NO_FABRIC}; {_SET_FABRIC}")) from error
+        raise
+
+
+_NO_FABRIC = "Trying to get un-initialized fabric context"
+_SET_FABRIC = (
+    "collectives need a fabric: call ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D) before the mesh is opened, or "
+    'give device_params {"fabric_config": ...}'
+)
 
 
 def _on_some_devices(call: Invocation) -> bool:

@@ -6,6 +6,7 @@ whose result is float32 has made float32 of them before, as ttnn documents it fo
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.eltwise import UNARY, as_numbers, chain, of_torch, packed
 from tt_impl.mock.rules.registry import Call, across, per_device, table
-from tt_impl.mock.storage.dtypes import INTEGERS
+from tt_impl.mock.storage.dtypes import BLOCK_FLOATS, INTEGERS
 from tt_impl.mock.storage.values import Shards
 
 Number = int | float
@@ -97,6 +98,10 @@ EXACT = frozenset({"div_no_nan", "floor_div", "fmod", "maximum", "minimum", "pow
 DIVISIONS = frozenset({"ttnn.div", "ttnn.divide_"})
 """0 / 0 is infinite where the result is bfloat16."""
 
+PRODUCTS = frozenset({"ttnn.multiply", "ttnn.multiply_"})
+"""Zero times infinity, or NaN, is zero, unless a float32 makes the destination one of 32 bits: then it is NaN."""
+_OF_16_BITS = (ttnn.bfloat16, *BLOCK_FLOATS)
+
 ROUND_ONCE = frozenset({"add", "multiply", "subtract"})
 """On bfloat16, torch computes these as it does in float32, and rounds the result once."""
 
@@ -133,6 +138,9 @@ def _apply(
     rounded = options.get("rounding_mode") and call.outputs[0].dtype == ttnn.bfloat16  # then ttnn divides exactly
     assumes_nonzero = call.name in DIVISIONS and call.kwargs.get("fast_and_approximate_mode") and not rounded
 
+    tensors = [*call.outputs, *(operand for operand in (a, b) if isinstance(operand, Shards))]
+    zero_wins = call.name in PRODUCTS and all(tensor.dtype in _OF_16_BITS for tensor in tensors)
+
     def one(x: Tensor, y: Tensor) -> Tensor:
         after, before_a, before_b = activations
         x = chain(x, before_a)
@@ -140,6 +148,8 @@ def _apply(
         if assumes_nonzero and bool((y == 0).any()):
             raise call.unsupported("fast_and_approximate_mode of a division by zero")
         result = function(x, y, **options)
+        if zero_wins and not math.isfinite(result.sum()):
+            result = result.masked_fill((x == 0) | (y == 0), 0.0)
         if call.name in DIVISIONS and call.outputs[0].dtype == ttnn.bfloat16:
             result = packed(result, x, y)
         return chain(as_numbers(result, x), after)

@@ -171,7 +171,11 @@ def activate(x: Tensor, activation: Any) -> Tensor:
     function = ACTIVATIONS.get(name) or UNARY.get(name)
     if function is None:
         raise TypeError(f"activation '{name}' is not known")
-    return as_numbers(function(x, *parameters), x)
+    try:
+        result = function(x, *parameters)
+    except TypeError as error:
+        raise TypeError(f"activation '{name}' with parameters {parameters} is not known") from error
+    return as_numbers(result, x)
 
 
 def parsed(activation: Any) -> tuple[str, list[Any]]:

@@ -28,20 +28,40 @@ def product(
 ) -> Tensor:  # fmt: skip
     """Compute ``a @ b + bias``, then the activation of the program config, then that of the argument.
 
-    The result is bfloat16 where the operands are and nothing follows the product, else float32.
+    The result is bfloat16 where the operands are finite and nothing follows the product, else it may be float32.
     """
     a = a.mT if transpose_a else a
     b = b.mT if transpose_b else b
     if a.dtype == torch.bfloat16:
         whole = _of_one_matrix(a, b, bias) if activation is None and program_activation is None else None
-        if whole is not None:
+        if whole is not None and math.isfinite(whole.sum()):
             return whole
         a, b, bias = (None if x is None else x.float() for x in (a, b, bias))
     whole = torch.matmul(a, b)
+    if not math.isfinite(whole.sum()):
+        whole = of_infinities(whole, a, b)
     whole = whole if bias is None else whole + bias
     if a.numel() == 0 or b.numel() == 0:
         return whole  # nothing is computed then, so nothing is activated
     return activate(activate(whole, program_activation), activation)
+
+
+def of_infinities(whole: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Return the product ``whole`` of operands with infinities as the matrix unit has it: zero times infinity is zero.
+
+    Infinities of both signs stay NaN, and so does what an operand that holds NaN goes into.
+    """
+    if not (a.isinf().any() or b.isinf().any()) or a.isnan().any() or b.isnan().any():
+        return whole
+    infinite_a = torch.where(a.isinf(), a.sign(), 0.0)
+    infinite_b = torch.where(b.isinf(), b.sign(), 0.0)
+    finite_a = torch.where(a.isinf(), 0.0, a)
+    terms = [(infinite_a, b.sign()), (finite_a.sign(), infinite_b)]
+    signed = sum(torch.matmul(x, y) for x, y in terms)
+    count = sum(torch.matmul(x.abs(), y.abs()) for x, y in terms)
+    finite = torch.matmul(finite_a, torch.where(b.isinf(), 0.0, b))
+    infinite = torch.where(signed.abs() == count, signed.sign() * math.inf, math.nan)
+    return torch.where(count == 0, finite, infinite)
 
 
 def _of_one_matrix(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor | None:

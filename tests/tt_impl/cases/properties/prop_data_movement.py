@@ -176,6 +176,9 @@ def tiles_and_rows(t: Env) -> None:
         ttnn.experimental.broadcast_to(t.put(one), ttnn.Shape([1, 2, 32, 64])),
         torch.cat([torch.cat([one] * 32, 2)] * 2, 1),
     )
+    whole = t.empty(1, 1, 32, 64, fill=0.0)
+    ttnn.experimental.broadcast_to(t.put(one), ttnn.Shape([1, 1, 32, 64]), output=whole)
+    t.check(whole, one.expand(1, 1, 32, 64))
     stacked = ttnn.stack([t.put(y), t.put(y + 1)], 0)
     t.check(stacked, torch.cat([y[None], (y + 1).bfloat16().float()[None]]))
 

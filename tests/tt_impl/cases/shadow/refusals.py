@@ -174,4 +174,20 @@ def buffer_ledger(t: Env) -> None:
     assert ledger.lend("K", 1, "block 3").slot == 1
 
 
+def forgotten_fabric(t: Env) -> None:
+    """ttnn's own message is kept, and says what to call."""
+    from tt_impl.mock.calls.checks import refuse_crashes
+    from tt_impl.trace.intercept import Invocation
+
+    def refused() -> None:
+        raise RuntimeError("TT_FATAL\ninfo:\nTrying to get un-initialized fabric context\nbacktrace:")
+
+    try:
+        refuse_crashes(Invocation("ttnn.all_gather", (), {}, refused))
+    except RuntimeError as error:
+        assert "context; collectives need a fabric: call ttnn.set_fabric_config(" in str(error)
+    else:
+        raise AssertionError("nothing was raised")
+
+
 CASES = collect(globals())

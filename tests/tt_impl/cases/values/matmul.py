@@ -187,4 +187,34 @@ def sparse_matmul(t: Env) -> None:
     t.check(out, wanted.unsqueeze(0))
 
 
+def activation_with_a_parameter_that_it_has_not(t: Env) -> None:
+    """The message is of the activation, not of torch's function."""
+    from tt_impl.mock.rules.eltwise import activate
+
+    try:
+        activate(torch.zeros(1), (t.ttnn.UnaryOpType.RELU, False))
+    except TypeError as error:
+        assert str(error) == "activation 'relu' with parameters [False] is not known"
+    else:
+        raise AssertionError("nothing was raised")
+
+
+def zero_times_infinity(t: Env) -> None:
+    """The matrix unit has zero, and so has a product of bfloat16; a float32 makes NaN of it, two infinities too."""
+    ttnn, inf = t.ttnn, float("inf")
+    triangle = torch.ones(32, 32).triu(1)
+    mask = ttnn.multiply(t.put(torch.full((32, 32), -inf)), t.put(triangle))
+    t.check(mask, torch.where(triangle == 1, -inf, 0.0))
+    wide = ttnn.multiply(t.put(torch.full((32, 32), -inf), dtype="float32"), t.put(triangle, dtype="float32"))
+    assert torch.equal(t.shadow.values(wide)[0].isnan(), triangle == 0)
+    a, b = torch.zeros(32, 32), torch.ones(32, 32)
+    a[0, 0], a[1, 1], a[2, :2], b[0] = 2.0, 3.0, torch.tensor([1.0, -1.0]), inf
+    b[1] = 5.0
+    wanted = torch.zeros(32, 32)
+    wanted[0], wanted[1], wanted[2] = inf, 15.0, inf
+    t.check(ttnn.matmul(t.put(a), t.put(b)), wanted)
+    b[1] = inf
+    assert t.shadow.values(ttnn.matmul(t.put(a), t.put(b)))[0][2].isnan().all()
+
+
 CASES = collect(globals())
