@@ -26,38 +26,38 @@ log = get_plugin_logger("refsim")
 
 def on_files(files: Files, *, config: Any) -> Files:
     """Add the theme's files, the project's pages, the reference, and every file of the project that a page links to."""
-    found = Files([file for file in files if file.src_dir != config.docs_dir])
+    pages = Files([file for file in files if file.src_dir != config.docs_dir])
     paths = sorted({path for pattern in PAGES for path in ROOT.glob(pattern)})
     for path in paths:
         uri = path.relative_to(ROOT).as_posix()
-        found.append(File(uri, str(ROOT), config.site_dir, config.use_directory_urls))
+        pages.append(File(uri, str(ROOT), config.site_dir, config.use_directory_urls))
     linked = {target for path in paths if path.suffix == ".md" for target in _targets(path)}
     shown = {_source(path): _code(path) for path in sorted(linked - set(paths)) if path.is_file()}
     made = {"cli": _commands(), "json": _json(), "python": _python()}
     reference = {f"docs/reference_{name}.md": text for name, text in made.items()}
     for uri, text in {**reference, **shown}.items():
-        found.append(File.generated(config, uri, content=text))
-    return found
+        pages.append(File.generated(config, uri, content=text))
+    return pages
 
 
 def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str:
     """Links to files of code lead to the pages that show them, and folders are named."""
     here = posixpath.dirname(page.file.src_uri)
 
-    def follow(found: re.Match[str]) -> str:
-        if found[0].startswith("```"):  # what the tests are told about a block is not for readers
-            return re.sub(r"^```(\w+) .*", r"```\1", found[0], count=1)
-        if found["index"]:  # as in K[1][shard 0], which is no link
+    def follow(match: re.Match[str]) -> str:
+        if match[0].startswith("```"):  # what the tests are told about a block is not for readers
+            return re.sub(r"^```(\w+) .*", r"```\1", match[0], count=1)
+        if match["index"]:  # as in K[1][shard 0], which is no link
             return r"]\["
-        words, target, anchor, _ = found.groups()
+        words, target, anchor, _ = match.groups()
         if target is None or re.match(r"[a-z]+:", target):
-            return found[0]
+            return match[0]
         path = ROOT / posixpath.normpath(posixpath.join(here, target))
         if files.get_file_from_path(path.relative_to(ROOT).as_posix()):
-            return found[0]
+            return match[0]
         if files.get_file_from_path(_source(path)):
             return f"[{words}]({posixpath.relpath(_source(path), here)}{anchor or ''})"
-        return f"`{words.strip('`')}`" if path.is_dir() else found[0]  # mkdocs says what leads nowhere
+        return f"`{words.strip('`')}`" if path.is_dir() else match[0]  # mkdocs says what leads nowhere
 
     return _LINK.sub(follow, markdown)
 
@@ -69,7 +69,7 @@ def on_post_page(output: str, *, page: Any, **_: Any) -> None:
 
 
 def _targets(page: Path) -> set[Path]:
-    links = (found[2] for found in _LINK.finditer(page.read_text(encoding="utf-8")) if found[2])
+    links = (match[2] for match in _LINK.finditer(page.read_text(encoding="utf-8")) if match[2])
     return {(page.parent / target).resolve() for target in links if not re.match(r"[a-z]+:", target)}
 
 
