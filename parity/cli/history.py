@@ -11,6 +11,7 @@ import typer
 
 from parity.cli.options import Expr
 from refsim.cli import options as opt
+from refsim.cli.answer import answer
 from refsim.files import output, tables
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -64,16 +65,14 @@ def bisect(expr: Expr = None, db: Db = DB, as_json: opt.AsJson = False) -> None:
 
     entries = history.read(db, expr, ("parity",))
     turns = history.bisect(entries)
-    if as_json:
-        typer.echo(output.document(history.Turns(turns)))
-    for turn in [] if as_json else turns:
+    lines = []
+    for turn in turns:
         after = f"after {turn.before}, compared with {turn.since}" if turn.before else "the first in the history"
-        typer.echo(f"{turn.case} ({turn.setting}): {turn.commit} ({turn.date}), {after}: {'; '.join(turn.worse_by)}")
-    if not turns and not as_json:
+        lines.append(f"{turn.case} ({turn.setting}): {turn.commit} ({turn.date}), {after}: {'; '.join(turn.worse_by)}")
+    if not turns:
         cases, commits = ({getattr(entry, what) for entry in entries} for what in ("series", "commit"))
-        typer.echo(f"{len(cases)} cases at {len(commits)} commits: none became worse beyond noise")
-    if turns:
-        raise typer.Exit(1)
+        lines.append(f"{len(cases)} cases at {len(commits)} commits: none became worse beyond noise")
+    answer(history.Turns(turns), lambda _: "\n".join(lines), as_json=as_json, passed=not turns)
 
 
 def _print(rows: Sequence[dict[str, Any]], metric: str) -> None:

@@ -25,7 +25,7 @@ def conv2d(kernel: Kernel, x: Tensor, weight: Tensor, bias: Tensor | None, strid
     activation: Any = getattr(kernel.call.kwargs.get("conv_config"), "activation", None)
     return linear.conv(
         x, weight, bias, compute=compute, windows=linear.Windows(stride=stride, dilation=dilation),
-        blocks=(weight.shape[1] * weight.shape[3], None), activation=lambda held: activated(compute, held, activation),
+        blocks=(weight.shape[1] * weight.shape[3], None), activation=lambda x: activated(compute, x, activation),
         out_dtype=kernel.out_dtype,
     )  # fmt: skip
 
