@@ -105,7 +105,8 @@ def worst(comparison: Comparison) -> pd.DataFrame:
     rows["off_us"] = (rows["predicted_ns"] - rows["ns"]) * rows["count"] / 1000
     rows["operands"] = [" x ".join(str(list(t.shape)) for t in inputs[:2]) for inputs in rows["inputs"]]
     rows = rows.sort_values("off_us", key=abs, ascending=False).head(WORST)
-    rows["measured_us"], rows["predicted_us"] = rows["ns"] / 1000, rows["predicted_ns"] / 1000
+    rows["measured_us"] = rows["ns"] / 1000
+    rows["predicted_us"] = rows["predicted_ns"] / 1000
     return rows[["source", "op", "operands", "count", "measured_us", "predicted_us", "error"]]
 
 
