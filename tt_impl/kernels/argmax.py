@@ -11,6 +11,7 @@ import ttl
 import ttnn
 
 from tt_impl.kernels.blocks import tiles, width
+from tt_impl.kernels.drain import drain
 
 LOWEST = -3.0e38
 
@@ -67,11 +68,6 @@ def make_argmax(grid, max_block=8):
                 with best_dfb.wait() as best_blk, out_dfb.reserve() as out_blk:
                     out_blk.store(ttl.math.neg(best_blk))
 
-        @ttl.datamovement()
-        def write():
-            first = ttl.node(dims=1) * per
-            for r in range(first, min(first + per, rows)):
-                with out_dfb.wait() as out_blk:
-                    ttl.copy(out_blk, out[r : r + 1, 0:1]).wait()
+        drain(out, out_dfb, (1, 1), per)
 
     return argmax

@@ -12,6 +12,7 @@ import ttl
 import ttnn
 
 from tt_impl.kernels.blocks import tiles, width
+from tt_impl.kernels.drain import drain
 
 
 def make_matmul(grid, max_m=4, max_n=4, max_k=4):
@@ -58,15 +59,7 @@ def make_matmul(grid, max_m=4, max_n=4, max_k=4):
                 with acc_dfb.wait() as acc_blk, out_dfb.reserve() as out_blk:
                     out_blk.store(acc_blk)
 
-        @ttl.datamovement()
-        def write():
-            first = ttl.node(dims=1) * per
-            for index in range(first, min(first + per, blocks)):
-                r = index // columns * m
-                c = index % columns * n
-                with out_dfb.wait() as out_blk:
-                    tx = ttl.copy(out_blk, out[r : r + m, c : c + n])
-                    tx.wait()
+        drain(out, out_dfb, (m, n), per)
 
     return matmul
 
@@ -119,14 +112,6 @@ def make_matmul_residual_add(grid, max_m=4, max_n=4, max_k=4):
                 with acc_dfb.wait() as acc_blk, residual_dfb.wait() as residual_blk, out_dfb.reserve() as out_blk:
                     out_blk.store(acc_blk + residual_blk)
 
-        @ttl.datamovement()
-        def write():
-            first = ttl.node(dims=1) * per
-            for index in range(first, min(first + per, blocks)):
-                r = index // columns * m
-                c = index % columns * n
-                with out_dfb.wait() as out_blk:
-                    tx = ttl.copy(out_blk, out[r : r + m, c : c + n])
-                    tx.wait()
+        drain(out, out_dfb, (m, n), per)
 
     return matmul_residual_add

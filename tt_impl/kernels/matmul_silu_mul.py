@@ -10,6 +10,7 @@ import ttl
 import ttnn
 
 from tt_impl.kernels.blocks import tiles, width
+from tt_impl.kernels.drain import drain
 
 
 def make_matmul_silu_mul(grid, max_m=4, max_n=4, max_k=4):
@@ -62,13 +63,6 @@ def make_matmul_silu_mul(grid, max_m=4, max_n=4, max_k=4):
                 with g_dfb.wait() as g_blk, u_dfb.wait() as u_blk, out_dfb.reserve() as out_blk:
                     out_blk.store(ttl.math.silu(g_blk) * u_blk)
 
-        @ttl.datamovement()
-        def write():
-            first = ttl.node(dims=1) * per
-            for index in range(first, min(first + per, blocks)):
-                r = index // columns * m
-                c = index % columns * n
-                with out_dfb.wait() as out_blk:
-                    ttl.copy(out_blk, out[r : r + m, c : c + n]).wait()
+        drain(out, out_dfb, (m, n), per)
 
     return matmul_silu_mul

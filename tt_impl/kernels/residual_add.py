@@ -8,6 +8,7 @@ import ttl
 import ttnn
 
 from tt_impl.kernels.blocks import tiles, width
+from tt_impl.kernels.drain import drain
 
 
 def make_residual_add(grid, max_block=8):
@@ -43,14 +44,6 @@ def make_residual_add(grid, max_block=8):
                 with x_dfb.wait() as x_blk, y_dfb.wait() as y_blk, out_dfb.reserve() as out_blk:
                     out_blk.store(x_blk + y_blk)
 
-        @ttl.datamovement()
-        def write():
-            first = ttl.node(dims=1) * per
-            for b in range(first, min(first + per, blocks)):
-                r = b // columns
-                c = b % columns * block
-                with out_dfb.wait() as out_blk:
-                    tx = ttl.copy(out_blk, out[r : r + 1, c : c + block])
-                    tx.wait()
+        drain(out, out_dfb, (1, block), per)
 
     return residual_add

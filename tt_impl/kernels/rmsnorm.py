@@ -10,6 +10,7 @@ import ttl
 import ttnn
 
 from tt_impl.kernels.blocks import tiles, width
+from tt_impl.kernels.drain import drain
 
 
 def make_rmsnorm(grid, features, eps=1e-6, max_block=8):
@@ -60,13 +61,6 @@ def make_rmsnorm(grid, features, eps=1e-6, max_block=8):
                             scaled = x_blk * ttl.block.broadcast(scale, dims=[1], shape=(1, block))
                             out_blk.store(scaled * ttl.block.broadcast(w_blk, dims=[0], shape=(1, block)))
 
-        @ttl.datamovement()
-        def write():
-            first = ttl.node(dims=1) * per
-            for r in range(first, min(first + per, rows)):
-                for c in range(0, columns * block, block):
-                    with out_dfb.wait() as out_blk:
-                        tx = ttl.copy(out_blk, out[r : r + 1, c : c + block])
-                        tx.wait()
+        drain(out, out_dfb, (1, block), per * columns)
 
     return rmsnorm

@@ -11,6 +11,7 @@ import ttl
 import ttnn
 
 from tt_impl.kernels.blocks import tiles
+from tt_impl.kernels.drain import drain
 
 
 def make_softmax(grid):
@@ -61,12 +62,6 @@ def make_softmax(grid):
                             with one_dfb.wait() as sum_blk, out_dfb.reserve() as out_blk:
                                 out_blk.store(e_blk * ttl.block.broadcast(sum_blk, dims=[1], shape=(1, row)))
 
-        @ttl.datamovement()
-        def write():
-            first = ttl.node(dims=1) * per
-            for r in range(first, min(first + per, rows)):
-                with out_dfb.wait() as out_blk:
-                    tx = ttl.copy(out_blk, out[r : r + 1, 0:row])
-                    tx.wait()
+        drain(out, out_dfb, (1, row), per)
 
     return softmax
