@@ -11,6 +11,7 @@ buffers and addresses are not compared.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -185,16 +186,11 @@ def _values(a: dict[str, Any] | None, b: dict[str, Any] | None, tolerance: Toler
 
 
 def pcc(a: list[float], b: list[float]) -> float:
-    """Pearson's correlation; 1 for two that are equal, 0 where one is constant and they differ."""
-    if a == b:
-        return 1.0
-    if len(a) != len(b) or not a:
+    """Pearson's correlation; 1 for two that are equal, 0 where one is constant or longer and they differ."""
+    try:
+        return 1.0 if a == b else statistics.correlation(a, b)
+    except statistics.StatisticsError:
         return 0.0
-    mean_a = sum(a) / len(a)
-    mean_b = sum(b) / len(b)
-    cross = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
-    squares = sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b)
-    return cross / math.sqrt(squares) if squares else 0.0
 
 
 def _collectives(a: dict[str, Any], b: dict[str, Any]) -> Iterator[Difference]:

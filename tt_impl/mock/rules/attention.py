@@ -8,8 +8,7 @@ Legend: B batch, H heads, N rows of Q, M columns (rows of K and V), L joint toke
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -17,30 +16,12 @@ from torch import Tensor
 
 from tt_impl.mock.rules.heads import join_heads
 from tt_impl.mock.rules.registry import per_device
-from tt_impl.mock.storage.not_finite import UNWRITTEN
 
 Hidden = Callable[[Tensor, Tensor], Tensor]
 """Of row numbers [n, 1] and column numbers [m]: which columns a row may not see."""
 
 BLOCK = 2**25
 """Entries of a mask that are laid out at a time."""
-
-_chosen: Callable[[int], Tensor] | None = None
-
-
-@contextmanager
-def only_rows(choose: Callable[[int], Tensor]) -> Iterator[None]:
-    """Have attention without a mask compute only the rows of Q that ``choose(rows)`` numbers, while it is open.
-
-    For sizes whose whole attention would take minutes: rows do not depend on each other. The others are NaN.
-    """
-    global _chosen
-    outer = _chosen
-    _chosen = choose
-    try:
-        yield
-    finally:
-        _chosen = outer
 
 
 def attend(
@@ -76,11 +57,6 @@ def attend(
         if mask is not None or causal:
             raise TypeError("a mask beside a window is not known")
         return _by_rows(q, k, v, scale, hidden, always=sink is not None)[..., :size]
-    if _chosen is not None and mask is None and not causal:
-        rows = _chosen(q.shape[2])
-        out = q.new_full((*q.shape[:3], size), UNWRITTEN)
-        out[:, :, rows] = F.scaled_dot_product_attention(q[:, :, rows], k, v, scale=scale)[..., :size]
-        return out
     out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale)[..., :size]
     if mask is not None:
         out = out.masked_fill((mask == float("-inf")).all(-1, keepdim=True), float("nan"))

@@ -39,6 +39,10 @@ def _selu(x: Tensor) -> Tensor:
     return 1.0507 * torch.where(x > 0, x, 1.67326 * torch.expm1(x.clamp(max=0)))
 
 
+def _bias_gelu(x: Tensor, bias: Tensor, variant: Any = None, approximate: str = "none") -> Tensor:
+    return F.gelu(x + bias, approximate="tanh" if getattr(variant, "name", "") == "Tanh" else approximate)
+
+
 FORWARD: dict[str, Callable[..., Tensor]] = {
     **{name: UNARY[name] for name in PLAIN},
     **{name: BINARY[name] for name in OF_TWO},
@@ -47,6 +51,7 @@ FORWARD: dict[str, Callable[..., Tensor]] = {
     "addcdiv": lambda a, b, c, value: a + value * b / c,
     "addcmul": lambda a, b, c, value: a + value * b * c,
     "assign": lambda a, b=None: a * 1 if b is None else a + b,  # ttnn gives the same gradient to both
+    "bias_gelu": _bias_gelu,
     "concat": lambda a, b, dim=0: torch.cat((a, b), dim),
     "div_no_nan": lambda a, b: a * 0 if b == 0 else a / b,
     "hardtanh": lambda x, min=-1.0, max=1.0: F.hardtanh(x, min, max),
@@ -67,7 +72,7 @@ FORWARD: dict[str, Callable[..., Tensor]] = {
     "where": lambda condition, a, b: torch.where(condition != 0, a, b),
 }
 
-OPERANDS = ("input_tensor", "input_tensor_a", "input_a", "other_tensor", "input_tensor_b", "input_tensor_c")
+OPERANDS = ("input_tensor", "input_tensor_a", "input_a", "other_tensor", "input_tensor_b", "input_tensor_c", "bias")
 
 
 def gradients(function: Callable[..., Tensor], grad: Tensor, operands: Sequence[Any], **options: Any) -> list[Tensor]:
@@ -82,14 +87,14 @@ def gradients(function: Callable[..., Tensor], grad: Tensor, operands: Sequence[
     return [torch.zeros_like(leaf) if g is None else g.float() for leaf, g in zip(wanted, results, strict=True)]
 
 
-def _backward(function: Callable[..., Tensor], skipped: int = 0, **defaults: Any) -> Callable[..., list[Tensor]]:
+def _backward(function: Callable[..., Tensor], skipped: int = 0) -> Callable[..., list[Tensor]]:
     """Make the rule of a function's gradients; ``skipped`` operands come first and have none."""
 
     def rule(
         grad_tensor: Tensor, *operands: Any, are_required_outputs: Sequence[bool] | None = None, **options: Any
     ) -> list[Tensor]:
         operands += tuple(options.pop(name) for name in OPERANDS if name in options)
-        results = gradients(function, grad_tensor, operands, **(defaults | options))[skipped:]
+        results = gradients(function, grad_tensor, operands, **options)[skipped:]
         if are_required_outputs is None or len(results) == 1:
             return results
         return [g for g, required in zip(results, are_required_outputs, strict=True) if required]
@@ -118,14 +123,3 @@ _of_power("rpow_bw", float("nan"))  # so, too: a device does not give the gradie
 
 # what is filled does not depend on the input
 table(dict.fromkeys(("fill_bw", "fill_zero_bw"), lambda grad_tensor, input_tensor: torch.zeros_like(grad_tensor)))
-
-
-@per_device("bias_gelu_bw")
-def bias_gelu_bw(
-    grad_tensor: Tensor, *operands: Any, variant: Any = None, approximate: str = "none", **named: Any
-) -> list[Tensor]:
-    tanh = approximate == "tanh" or getattr(variant, "name", "") == "Tanh"
-    operands += tuple(named.pop(name) for name in (*OPERANDS, "bias") if name in named)
-    return _backward(lambda a, b: F.gelu(a + b, approximate="tanh" if tanh else "none"), **named)(
-        grad_tensor, *operands
-    )

@@ -24,7 +24,7 @@ from tt_impl.mock.rules.conv_weights import (
 )
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.pool import image_of, sides_of
-from tt_impl.mock.rules.registry import SUMS_BFLOAT16, Call, across
+from tt_impl.mock.rules.registry import SUMS_BFLOAT16, Call, across, per_device
 from tt_impl.mock.storage.values import Shards
 
 
@@ -152,12 +152,12 @@ def _rows(weight: Tensor, block: int, alignment: int) -> Tensor:
     return blocks.permute(3, 0, 1, 2, 4, 5).flatten(0, 4)
 
 
-@across("experimental.prepare_conv3d_weights")
+@per_device("experimental.prepare_conv3d_weights")
 def prepare_conv3d_weights(
-    call: Call, *, weight_tensor: Shards | Tensor, groups: int = 1, C_in_block: int = 0, alignment: int = 32
-) -> list[Tensor]:
+    *, weight_tensor: Tensor, groups: int = 1, C_in_block: int = 0, alignment: int = 32
+) -> Tensor:
     """Prepare weights from the host, or from a device."""
-    return call.each(lambda weight: _rows(_dense(weight.float(), groups), C_in_block, alignment), weight_tensor)
+    return _rows(_dense(weight_tensor.float(), groups), C_in_block, alignment)
 
 
 def _conv3d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple, dilation: tuple) -> Tensor:
@@ -171,13 +171,13 @@ def _conv3d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple, dilat
     return F.conv3d(x, weight, bias, stride, 0, dilation)
 
 
-@across("experimental.conv3d")
+@per_device("experimental.conv3d", with_call=True, rounds_once=SUMS_BFLOAT16)
 def conv3d(
     call: Call,
     *,
-    input_tensor: Shards,
-    weight_tensor: Shards,
-    bias_tensor: Shards | None = None,
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    bias_tensor: Tensor | None = None,
     output_channels: int,
     kernel_size: Sequence[int],
     stride: Sequence[int] = (1, 1, 1),
@@ -186,29 +186,24 @@ def conv3d(
     padding_mode: str = "zeros",
     groups: int = 1,
     convolve: Callable[..., Tensor] = _conv3d,
-) -> list[Tensor]:
+) -> Tensor:
     """Convolve [N, D, H, W, C] to [N, D', H', W', O]; weights are [O, C, J, K, L] or of ``prepare_conv3d_weights``."""
     config = call.kwargs.get("config")
     if tuple(getattr(config, "dilation", None) or dilation) not in ((1, 1, 1), tuple(dilation)):
         raise call.unsupported("a dilation in the config that is not the call's")
-    block = config.C_in_block if config is not None else 0
-
-    def convolved(video: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        x = video.permute(0, 4, 1, 2, 3)
-        if weight.dim() == 5:
-            weight = _dense(weight, groups)
-        else:
-            channels = weight.shape[-2] // math.prod(kernel_size)
-            blocks = weight.reshape(-1, *kernel_size, block or channels, weight.shape[-1])
-            weight = blocks.permute(5, 0, 4, 1, 2, 3).flatten(1, 2)[:, : x.shape[1]]
-        sides = [side for pad in reversed(list(padding)) for side in (pad, pad)]
-        x = F.pad(x, sides, mode="constant" if padding_mode == "zeros" else padding_mode)
-        if bias is not None:
-            bias = bias.reshape(-1, bias.shape[-1])[0, :output_channels]
-        y = convolve(x, weight[:output_channels], bias, tuple(stride), tuple(dilation))
-        return y.permute(0, 2, 3, 4, 1)
-
-    return call.each(convolved, input_tensor, weight_tensor, bias_tensor, rounds_once=SUMS_BFLOAT16)
+    x = input_tensor.permute(0, 4, 1, 2, 3)
+    if weight_tensor.dim() == 5:
+        weight = _dense(weight_tensor, groups)
+    else:
+        channels = weight_tensor.shape[-2] // math.prod(kernel_size)
+        block = config.C_in_block if config is not None else 0
+        blocks = weight_tensor.reshape(-1, *kernel_size, block or channels, weight_tensor.shape[-1])
+        weight = blocks.permute(5, 0, 4, 1, 2, 3).flatten(1, 2)[:, : x.shape[1]]
+    sides = [side for pad in reversed(list(padding)) for side in (pad, pad)]
+    x = F.pad(x, sides, mode="constant" if padding_mode == "zeros" else padding_mode)
+    bias = None if bias_tensor is None else bias_tensor.reshape(-1, bias_tensor.shape[-1])[0, :output_channels]
+    y = convolve(x, weight[:output_channels], bias, tuple(stride), tuple(dilation))
+    return y.permute(0, 2, 3, 4, 1)
 
 
 def _dense(weight: Tensor, groups: int) -> Tensor:

@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, per_device, table
+from tt_impl.mock.rules.registry import Call, per_device, table
 from tt_impl.mock.storage.not_finite import UNWRITTEN
-from tt_impl.mock.storage.values import Shards
 
 
 def cut(x: Tensor, start: Sequence[int], end: Sequence[int], step: Sequence[int] | None = None) -> Tensor:
@@ -103,32 +102,27 @@ def _grown(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
     return _pad_pairs(x, [(0, size - n) for size, n in zip(shape, x.shape, strict=True)], value)
 
 
-@across("tilize_with_val_padding")
-def tilize_with_val_padding(call: Call, input_tensor: Any, output_tensor_shape: Any, pad_value: float) -> list[Tensor]:
+@per_device("tilize_with_val_padding", with_call=True, rounds_once=True)
+def tilize_with_val_padding(call: Call, input_tensor: Tensor, output_tensor_shape: Any, pad_value: float) -> Tensor:
     """Grow to the shape that the output shows; what it holds beyond the tensor is ``pad_value``."""
-    shape = tuple(call.outputs[0].shape)
     call.padding = pad_value
-    return call.each(lambda x: _grown(x, shape, pad_value), input_tensor, rounds_once=True)
+    return _grown(input_tensor, tuple(call.outputs[0].shape), pad_value)
 
 
-@across("tilize_with_zero_padding")
-def tilize_with_zero_padding(call: Call, input_tensor: Any) -> list[Tensor]:
+@per_device("tilize_with_zero_padding", with_call=True, rounds_once=True)
+def tilize_with_zero_padding(call: Call, input_tensor: Tensor) -> Tensor:
     return tilize_with_val_padding(call, input_tensor, None, 0.0)
 
 
-@across("untilize_with_unpadding")
-def untilize_with_unpadding(call: Call, input_tensor: Shards, output_tensor_end: Sequence[int]) -> list[Tensor]:
+@per_device("untilize_with_unpadding", with_call=True, rounds_once=True)
+def untilize_with_unpadding(call: Call, input_tensor: Tensor, output_tensor_end: Sequence[int]) -> Tensor:
     """Cut behind ``output_tensor_end``, the last place of every dim, which may lie in the padding of tiles."""
     ends = [end + 1 for end in output_tensor_end]
     padding = call.store.padding(call.argument("input_tensor", 0), call.name)
     if padding is None and any(end > size for end, size in zip(ends, input_tensor.shape, strict=True)):
         raise call.unsupported("padding of tiles that no operation has set")
     shape = tuple(max(sizes) for sizes in zip(ends, input_tensor.shape, strict=True))
-
-    def shown(x: Tensor) -> Tensor:
-        return cut(_grown(x, shape, padding or 0.0), [0] * x.dim(), ends)
-
-    return call.each(shown, input_tensor, rounds_once=True)
+    return cut(_grown(input_tensor, shape, padding or 0.0), [0] * input_tensor.dim(), ends)
 
 
 table(
@@ -149,13 +143,12 @@ table(
 )
 
 
-@across("interleaved_to_sharded_partial")
+@per_device("interleaved_to_sharded_partial", with_call=True, rounds_once=True)
 def interleaved_to_sharded_partial(
-    call: Call, input_tensor: Any, grid: Any, shard_shape: Any, num_slices: int, slice_index: int, *_placement: Any
-) -> list[Tensor]:
+    call: Call, input_tensor: Tensor, grid: Any, shard_shape: Any, num_slices: int, slice_index: int, *_placement: Any
+) -> Tensor:
     """Take slice ``slice_index`` of ``num_slices`` equal ones of the rows, all leading dims taken as rows."""
-    shape = tuple(call.outputs[0].shape)
-    return call.each(lambda x: _rows(x, num_slices)[slice_index].reshape(shape), input_tensor, rounds_once=True)
+    return _rows(input_tensor, num_slices)[slice_index].reshape(tuple(call.outputs[0].shape))
 
 
 @per_device("sharded_to_interleaved_partial", as_stored=True)
@@ -172,39 +165,30 @@ def _rows(x: Tensor, slices: int) -> Sequence[Tensor]:
     return x.reshape(-1, x.shape[-1]).chunk(slices)
 
 
-@across("experimental.convert_to_hwc")
-def convert_to_hwc(call: Call, input: Any) -> list[Tensor]:
+@per_device("experimental.convert_to_hwc", with_call=True, rounds_once=True)
+def convert_to_hwc(call: Call, input: Tensor) -> Tensor:
     """Turn [1, B, C, HW] into [1, 1, B * HW, C]; channels that fill up a row of memory are not written."""
-    channels = call.outputs[0].shape[-1]
-
-    def one(x: Tensor) -> Tensor:
-        rows = x.transpose(2, 3).reshape(1, 1, -1, x.shape[2])
-        return F.pad(rows.float(), (0, channels - x.shape[2]), value=UNWRITTEN)
-
-    return call.each(one, input, rounds_once=True)
+    rows = input.transpose(2, 3).reshape(1, 1, -1, input.shape[2])
+    return F.pad(rows.float(), (0, call.outputs[0].shape[-1] - input.shape[2]), value=UNWRITTEN)
 
 
-@across("fold")
+@per_device("fold", with_call=True, rounds_once=True)
 def fold(
     call: Call,
-    input: Any,
+    input: Tensor,
     stride_h: int,
     stride_w: int,
     use_transpose_as_fold: bool = False,
     *layout: Any,
     collapse_output: bool = False,
     **named: Any,
-) -> list[Tensor]:
+) -> Tensor:
     """Fold [N, H, W, C] to [N, H / stride_h, W / stride_w, stride_h * stride_w * C], in the shape of the output."""
     if use_transpose_as_fold or any(layout) or any(named.values()):
         raise call.unsupported("use_transpose_as_fold and what belongs to it")
     shape = tuple(call.outputs[0].shape)
-
-    def one(x: Tensor) -> Tensor:
-        n, h, w, c = x.shape
-        cells = x.reshape(n, h // stride_h, stride_h, w // stride_w, stride_w, c).transpose(2, 3)
-        return cells.reshape(shape)
-
-    if math.prod(shape) != math.prod(input.shape):
+    if math.prod(shape) != input.numel():
         raise call.unsupported(f"an output of shape {shape}")
-    return call.each(one, input, rounds_once=True)
+    n, h, w, c = input.shape
+    cells = input.reshape(n, h // stride_h, stride_h, w // stride_w, stride_w, c).transpose(2, 3)
+    return cells.reshape(shape)

@@ -14,7 +14,7 @@ from torch import Tensor
 from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.norm import affine
-from tt_impl.mock.rules.registry import TILE, Call, across
+from tt_impl.mock.rules.registry import TILE, Call, across, per_device
 from tt_impl.mock.storage.values import Shards
 
 
@@ -23,28 +23,24 @@ def normed(x: Tensor, groups: int, epsilon: float, weight: Tensor | None, bias: 
     return _affine(_normed(x, x, groups, epsilon), weight, bias)
 
 
-@across("group_norm")
+@per_device("group_norm", with_call=True)
 def group_norm(
     call: Call,
-    input_tensor: Shards,
+    input_tensor: Tensor,
     *,
     num_groups: int,
     epsilon: float = 1e-12,
-    input_mask: Shards | None = None,
-    negative_mask: Shards | None = None,
-    weight: Shards | None = None,
-    bias: Shards | None = None,
+    input_mask: Tensor | None = None,
+    negative_mask: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
     normed: Callable[..., Tensor] = normed,
-) -> list[Tensor]:
+) -> Tensor:
     """Normalise [N, 1, H*W, C]; masks tell a device which columns of a tile are of a group, and change nothing."""
     spec = call.argument("input_tensor", 0).memory_config().shard_spec
     chunk = 0 if spec is None else spec.shape[1]
-
-    def finished(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        weight, bias = (_unpadded(values, x.shape[-1], chunk) for values in (weight, bias))
-        return normed(x, num_groups, epsilon, weight, bias)
-
-    return call.each(finished, input_tensor, weight, bias)
+    weight, bias = (_unpadded(values, input_tensor.shape[-1], chunk) for values in (weight, bias))
+    return normed(input_tensor, num_groups, epsilon, weight, bias)
 
 
 @across("experimental.dit_fused_distributed_groupnorm")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import TILE, Call, across, columns, nobodys, per_device, table
+from tt_impl.mock.rules.registry import TILE, Call, nobodys, per_device, table
 from tt_impl.mock.storage.not_finite import UNWRITTEN
-from tt_impl.mock.storage.values import Shards
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -21,7 +22,7 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def _split_qkv(
-    qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int | None, transposed: bool = False, tied: bool = False
+    qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int | None, transposed: bool = False, kv_tied: bool = False
 ) -> list[Tensor]:
     """Split columns [all heads of Q | all of K | all of V], K and V possibly from another tensor, or one section.
 
@@ -35,11 +36,11 @@ def _split_qkv(
         v = k
         return [q, k.mT if transposed else k, v]
     if kv is None:
-        size = qkv.shape[-1] // (heads + (1 if tied else 2) * kv_heads)
+        size = qkv.shape[-1] // (heads + (1 if kv_tied else 2) * kv_heads)
         q, kv = qkv.split([heads * size, qkv.shape[-1] - heads * size], -1)
     else:
         q = qkv
-    k, v = (kv, kv) if tied else kv.chunk(2, -1)
+    k, v = (kv, kv) if kv_tied else kv.chunk(2, -1)
     return _heads_of(q, k, v, heads, kv_heads, transposed)
 
 
@@ -62,18 +63,28 @@ def _split_groups(qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int | No
     return _heads_of(q.flatten(-2), k.flatten(-2), v.flatten(-2), heads, kv_heads, transposed)
 
 
-@per_device("experimental.nlp_create_qkv_heads")
-def nlp_create_qkv_heads(
-    input: Tensor,
-    input_kv: Tensor | None = None,
-    *,
-    num_heads: int,
-    num_kv_heads: int | None = None,
-    transpose_k_heads: bool = True,
-    kv_tied: bool = False,
-) -> list[Tensor]:
-    """Split [B, 1, N, (H + 2 Hkv) * E] into q [B, H, N, E], k and v [B, Hkv, N, E]; k transposed by default."""
-    return _split_qkv(input, input_kv, num_heads, num_kv_heads, transpose_k_heads, kv_tied)
+def _split_by(split: Callable[..., list[Tensor]], *names: str) -> None:
+    """Register what splits [B, 1, N, (H + 2 Hkv) * E] into q [B, H, N, E], k and v [B, Hkv, N, E]; k transposed by
+    default. K and V may come in a tensor of their own.
+    """
+
+    def rule(
+        input: Tensor,
+        input_kv: Tensor | None = None,
+        *,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        transpose_k_heads: bool = True,
+        **tied: bool,
+    ) -> list[Tensor]:
+        return split(input, input_kv, num_heads, num_kv_heads, transpose_k_heads, **tied)
+
+    rule.__qualname__ = names[0].rpartition(".")[2]
+    per_device(*names)(rule)
+
+
+_split_by(_split_qkv, "experimental.nlp_create_qkv_heads")
+_split_by(_split_groups, "experimental.create_qkv_heads", "experimental.create_qkv_heads_from_separate_tensors")
 
 
 @per_device("experimental.nlp_create_qkv_heads_boltz")
@@ -92,12 +103,11 @@ def nlp_create_qkv_heads_boltz(
     return [x.transpose(0, 1) for x in _split_qkv(input[0], kv, num_heads, num_kv_heads)]
 
 
-@across("experimental.nlp_create_qkv_heads_segformer")
-def nlp_create_qkv_heads_segformer(call: Call, input: Shards) -> tuple[list[Tensor], ...]:
+@per_device("experimental.nlp_create_qkv_heads_segformer", with_call=True)
+def nlp_create_qkv_heads_segformer(call: Call, input: Tensor) -> list[Tensor]:
     """Split [B, 1, N, H * 32] into q [B, H, N, 32]; the other two outputs are not written: NaN."""
-    heads = call.outputs[0].shape[1]
-    rest = ([nobodys(output.shape)] * len(input) for output in call.outputs[1:])
-    return call.each(lambda x: split_heads(x, heads), input), *rest
+    rest = (nobodys(output.shape) for output in call.outputs[1:])
+    return [split_heads(input, call.outputs[0].shape[1]), *rest]
 
 
 @per_device("experimental.nlp_create_q_heads_split")
@@ -106,43 +116,23 @@ def nlp_create_q_heads_split(input: Tensor, *, num_heads: int, split_head_dim: i
     return list(split_heads(input, num_heads).tensor_split([split_head_dim], -1))
 
 
-@per_device("experimental.create_qkv_heads", "experimental.create_qkv_heads_from_separate_tensors")
-def create_qkv_heads(
-    input: Tensor,
-    input_kv: Tensor | None = None,
-    *,
-    num_heads: int,
-    num_kv_heads: int | None = None,
-    transpose_k_heads: bool = True,
-) -> list[Tensor]:
-    """Split [B, 1, N, (H + 2 Hkv) * E], group after group, into q [B, H, N, E], k and v [B, Hkv, N, E].
-
-    K and V of each group may come in a tensor of their own.
-    """
-    return _split_groups(input, input_kv, num_heads, num_kv_heads, transpose_k_heads)
-
-
-@across("transformer.split_query_key_value_and_split_heads")
+@per_device("transformer.split_query_key_value_and_split_heads", with_call=True)
 def split_query_key_value_and_split_heads(
     call: Call,
-    input_tensor: Shards,
-    kv_input_tensor: Shards | None = None,
+    input_tensor: Tensor,
+    kv_input_tensor: Tensor | None = None,
     *,
     num_heads: int,
     num_kv_heads: int | None = None,
     transpose_key: bool = True,
     use_falcon7b_backend: bool = False,
-) -> tuple[list[Tensor], ...]:
+) -> list[Tensor]:
     """Split [B, N, (H + 2 Hkv) * E] into q [B, H, N, E], k and v [B, Hkv, N, E]; k transposed by default.
 
     The columns of a sharded input are those of ``create_qkv_heads``: group after group.
     """
     split = _split_groups if call.argument("input_tensor", 0).is_sharded() else _split_qkv
-
-    def heads(x: Tensor, kv: Tensor | None) -> list[Tensor]:
-        return split(x, kv, num_heads, num_kv_heads, transpose_key)
-
-    return columns(call.each(heads, input_tensor, kv_input_tensor))
+    return split(input_tensor, kv_input_tensor, num_heads, num_kv_heads, transpose_key)
 
 
 table(

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, columns, per_device, table
+from tt_impl.mock.rules.registry import Call, per_device, table
 
 Number = int | float
 UNWRITTEN = 2**32 - 1
@@ -76,19 +76,15 @@ def indexed_fill(batch_id: Tensor, input_tensor_a: Tensor, input_tensor_b: Tenso
     return torch.index_copy(input_tensor_a, dim, batch_id.flatten(), input_tensor_b)
 
 
-@across("nonzero")
-def nonzero(call: Call, input_tensor: Any) -> tuple:
+@per_device("nonzero", with_call=True)
+def nonzero(call: Call, input_tensor: Tensor) -> list[Tensor]:
     """Count what is not zero, in the first of [1, 1, 1, 8], and list the places (n, c, h, w) one after the other.
 
     What lies behind the count and behind the places is not written.
     """
-    count_shape, places_shape = (tuple(t.shape) for t in call.outputs)
-
-    def one(x: Tensor) -> tuple[Tensor, Tensor]:
-        places = torch.nonzero(x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)))
-        return _first(torch.tensor([len(places)]), count_shape), _first(places.flatten(), places_shape)
-
-    return columns(call.each(one, input_tensor))
+    places = torch.nonzero(input_tensor.reshape((1,) * (4 - input_tensor.dim()) + tuple(input_tensor.shape)))
+    numbers = (torch.tensor([len(places)]), places.flatten())
+    return [_first(values, tuple(out.shape)) for values, out in zip(numbers, call.outputs, strict=True)]
 
 
 def _first(values: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -109,16 +105,13 @@ def embedding(
     return F.embedding(input_tensor.long(), weight.reshape(-1, weight.shape[-1]))
 
 
-@across("embedding_bw")
-def embedding_bw(call: Call, input_tensor: Any, weight_tensor: Any, output_gradient_tensor: Any) -> list[Tensor]:
+@per_device("embedding_bw", with_call=True)
+def embedding_bw(call: Call, input_tensor: Tensor, weight_tensor: Any, output_gradient_tensor: Tensor) -> Tensor:
     """Sum gradients [1, 1, B * S, D] by ids [B, S] to those of the table, [1, 1, V, D]."""
     shape = tuple(call.outputs[0].shape)
-
-    def one(ids: Tensor, gradient: Tensor) -> Tensor:
-        table = torch.zeros(math.prod(shape[:-1]), shape[-1])
-        return table.index_add(0, ids.flatten().long(), gradient.reshape(-1, shape[-1])).reshape(shape)
-
-    return call.each(one, input_tensor, output_gradient_tensor)
+    rows = torch.zeros(math.prod(shape[:-1]), shape[-1])
+    gradients = output_gradient_tensor.reshape(-1, shape[-1])
+    return rows.index_add(0, input_tensor.flatten().long(), gradients).reshape(shape)
 
 
 @per_device("moreh_getitem", as_stored=True)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.norm import affine, check_reciprocals, rms
-from tt_impl.mock.rules.registry import TILE, Call, across, nobodys
+from tt_impl.mock.rules.registry import TILE, Call, across, nobodys, per_device
 from tt_impl.mock.storage.values import Shards
 
 
@@ -88,23 +88,19 @@ def pre_all_gather(
     return call.each(stats, total)
 
 
-@across("layer_norm_post_all_gather", "rms_norm_post_all_gather")
+@per_device("layer_norm_post_all_gather", "rms_norm_post_all_gather", with_call=True)
 def post_all_gather(
     call: Call,
-    input_tensor: Shards,
-    stats: Shards,
+    input_tensor: Tensor,
+    stats: Tensor,
     *,
     epsilon: float = 1e-12,
-    weight: Shards | None = None,
-    bias: Shards | None = None,
-) -> list[Tensor]:
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
     """Normalise local columns by the statistics of all ranks, then scale and shift."""
     normed = _rms_normed if call.name.startswith("ttnn.rms_norm") else _layer_normed
-
-    def finished(x: Tensor, stats: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        return affine(normed(call, x, stats, epsilon), weight, bias)
-
-    return call.each(finished, input_tensor, stats, weight, bias)
+    return affine(normed(call, input_tensor, stats, epsilon), weight, bias)
 
 
 def _layer_normed(call: Call, x: Tensor, stats: Tensor, epsilon: float) -> Tensor:

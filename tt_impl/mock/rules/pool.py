@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, columns
-from tt_impl.mock.storage.values import Shards
+from tt_impl.mock.rules.registry import Call, per_device
 
 Pair = Sequence[int]
 
@@ -60,10 +59,10 @@ def _rows(call: Call, image: Tensor, output: int = 0) -> Tensor:
     return rows.reshape(shape)
 
 
-@across("max_pool2d")
+@per_device("max_pool2d", with_call=True)
 def max_pool2d(
     call: Call,
-    input_tensor: Shards,
+    input_tensor: Tensor,
     batch_size: int,
     input_h: int,
     input_w: int,
@@ -76,30 +75,24 @@ def max_pool2d(
     *,
     return_indices: bool = False,
     **placement: Any,
-) -> tuple[list[Tensor], ...]:
+) -> tuple[Tensor, ...]:
     """Take the largest of every window, and, for ``return_indices``, its place in the channel, row * width + column."""
     call.check_named(placement, _PLACEMENT)
     sides = sides_of(padding)
-
-    def pooled(rows: Tensor) -> tuple[Tensor, ...]:
-        x = image_of(rows, batch_size, input_h, input_w, channels)
-        framed = _framed(x, kernel_size, stride, sides, dilation, ceil_mode, float("-inf"))
-        values, places = F.max_pool2d(
-            framed, tuple(kernel_size), tuple(stride), 0, tuple(dilation), return_indices=True
-        )
-        if not return_indices:
-            return (_rows(call, values),)
-        row = places // framed.shape[-1] - sides[0]
-        column = places % framed.shape[-1] - sides[2]
-        return _rows(call, values), _rows(call, row * input_w + column, 1)
-
-    return columns(call.each(pooled, input_tensor))
+    x = image_of(input_tensor, batch_size, input_h, input_w, channels)
+    framed = _framed(x, kernel_size, stride, sides, dilation, ceil_mode, float("-inf"))
+    values, places = F.max_pool2d(framed, tuple(kernel_size), tuple(stride), 0, tuple(dilation), return_indices=True)
+    if not return_indices:
+        return (_rows(call, values),)
+    row = places // framed.shape[-1] - sides[0]
+    column = places % framed.shape[-1] - sides[2]
+    return _rows(call, values), _rows(call, row * input_w + column, 1)
 
 
-@across("avg_pool2d")
+@per_device("avg_pool2d", with_call=True)
 def avg_pool2d(
     call: Call,
-    input_tensor: Shards,
+    input_tensor: Tensor,
     batch_size: int,
     input_h: int,
     input_w: int,
@@ -111,27 +104,23 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
     **placement: Any,
-) -> list[Tensor]:
+) -> Tensor:
     """Average every window over its size: all of it, or what of it lies inside the image (and its padding)."""
     call.check_named(placement, _PLACEMENT)
     sides = sides_of(padding)
     kernel = tuple(kernel_size)
     steps = tuple(stride)
-
-    def pooled(rows: Tensor) -> Tensor:
-        x = image_of(rows, batch_size, input_h, input_w, channels)
-        framed = _framed(x, kernel, steps, sides, (1, 1), ceil_mode, 0.0)
-        sums = F.avg_pool2d(framed, kernel, steps, divisor_override=1)
-        if divisor_override:
-            return _rows(call, sums / divisor_override)
-        top, bottom, left, right = sides
-        inside = torch.ones(1, 1, input_h, input_w)
-        counted = F.pad(inside, (left, right, top, bottom), value=float(count_include_pad))
-        missing = [framed.shape[-1] - counted.shape[-1], framed.shape[-2] - counted.shape[-2]]
-        counted = F.pad(counted, (0, missing[0], 0, missing[1]))
-        return _rows(call, sums / F.avg_pool2d(counted, kernel, steps, divisor_override=1))
-
-    return call.each(pooled, input_tensor)
+    x = image_of(input_tensor, batch_size, input_h, input_w, channels)
+    framed = _framed(x, kernel, steps, sides, (1, 1), ceil_mode, 0.0)
+    sums = F.avg_pool2d(framed, kernel, steps, divisor_override=1)
+    if divisor_override:
+        return _rows(call, sums / divisor_override)
+    top, bottom, left, right = sides
+    inside = torch.ones(1, 1, input_h, input_w)
+    counted = F.pad(inside, (left, right, top, bottom), value=float(count_include_pad))
+    missing = [framed.shape[-1] - counted.shape[-1], framed.shape[-2] - counted.shape[-2]]
+    counted = F.pad(counted, (0, missing[0], 0, missing[1]))
+    return _rows(call, sums / F.avg_pool2d(counted, kernel, steps, divisor_override=1))
 
 
 _PLACEMENT = frozenset(
@@ -151,24 +140,20 @@ def _uniform(call: Call, size: int, count: int) -> None:
         raise call.unsupported(f"{size} rows pooled to {count}, whose windows differ in size or distance")
 
 
-@across("adaptive_avg_pool2d", "adaptive_max_pool2d")
+@per_device("adaptive_avg_pool2d", "adaptive_max_pool2d", with_call=True)
 def adaptive_pool2d(
     call: Call,
-    input_tensor: Shards,
+    input_tensor: Tensor,
     batch_size: int,
     input_h: int,
     input_w: int,
     channels: int,
     output_size: Pair,
     **placement: Any,
-) -> list[Tensor]:
+) -> Tensor:
     """Pool by windows that ttnn chooses, so many that the output has the size asked for."""
     call.check_named(placement, _PLACEMENT)
     _uniform(call, input_h, output_size[0])
     _uniform(call, input_w, output_size[1])
     pool = F.adaptive_max_pool2d if "max" in call.name else F.adaptive_avg_pool2d
-
-    def pooled(rows: Tensor) -> Tensor:
-        return _rows(call, pool(image_of(rows, batch_size, input_h, input_w, channels), tuple(output_size)))
-
-    return call.each(pooled, input_tensor)
+    return _rows(call, pool(image_of(input_tensor, batch_size, input_h, input_w, channels), tuple(output_size)))

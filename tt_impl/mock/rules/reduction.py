@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, columns, per_device, table
+from tt_impl.mock.rules.registry import Call, per_device, table
 from tt_impl.mock.storage.dtypes import INTEGERS
 
 Number = int | float
@@ -103,24 +102,20 @@ def argmax(input_tensor: Tensor, dim: int | None = None, keepdim: bool = False) 
     return place.reshape((1,) * input_tensor.dim()) if keepdim else place
 
 
-def _scan(call: Call, function: Callable[..., Tensor], x: Any, dim: int, reverse_order: bool) -> list[Tensor]:
+def _scan(call: Call, function: Callable[..., Tensor], x: Tensor, dim: int, reverse_order: bool) -> Tensor:
     """Compute running totals; a ``dtype`` of integers cuts fractions off before, not after."""
-    whole = call.kwargs.get("dtype") in INTEGERS
-
-    def one(part: Tensor) -> Tensor:
-        part = part.trunc().to(torch.int64) if whole and part.is_floating_point() else part
-        return function(part.flip(dim), dim).flip(dim) if reverse_order else function(part, dim)
-
-    return call.each(one, x)
+    if call.kwargs.get("dtype") in INTEGERS and x.is_floating_point():
+        x = x.trunc().to(torch.int64)
+    return function(x.flip(dim), dim).flip(dim) if reverse_order else function(x, dim)
 
 
-@across("cumsum")
-def cumsum(call: Call, input: Any, dim: int, *, reverse_order: bool = False) -> list[Tensor]:
+@per_device("cumsum", with_call=True)
+def cumsum(call: Call, input: Tensor, dim: int, *, reverse_order: bool = False) -> Tensor:
     return _scan(call, torch.cumsum, input, dim, reverse_order)
 
 
-@across("cumprod")
-def cumprod(call: Call, input_tensor: Any, dim: int, *, reverse_order: bool = False) -> list[Tensor]:
+@per_device("cumprod", with_call=True)
+def cumprod(call: Call, input_tensor: Tensor, dim: int, *, reverse_order: bool = False) -> Tensor:
     return _scan(call, torch.cumprod, input_tensor, dim, reverse_order)
 
 
@@ -133,10 +128,10 @@ def ema(input_tensor: Tensor, alpha: float) -> Tensor:
     return torch.stack(states[1:], -1)
 
 
-@across("sort")
-def sort(call: Call, input_tensor: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> tuple:
+@per_device("sort")
+def sort(input_tensor: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> list[Tensor]:
     """Return values and places; equal values keep their order (a device need not, unless it is asked to)."""
-    return columns(call.each(lambda x: torch.sort(x, dim=dim, descending=descending, stable=True), input_tensor))
+    return list(torch.sort(input_tensor, dim=dim, descending=descending, stable=True))
 
 
 @per_device("topk")

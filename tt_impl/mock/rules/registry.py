@@ -5,7 +5,7 @@ how a device computes (``NEUTRAL``) are taken away before. An argument a rule do
 the operation: a rule never ignores something that could change the result.
 
 * ``@per_device(names)``: torch tensors of one device in, those of one device out; called once for devices that
-  share all of them (replicas do, from the host on).
+  share all of them (replicas do, from the host on). With ``with_call`` the ``Call`` comes before them.
 * ``@across(names)``: all devices' ``Shards`` in, one list of torch tensors (or a tuple of lists) out. Devices that
   end with the same value get the same torch tensor, so that what follows is computed once for them: ``Call.each``.
 """
@@ -195,11 +195,11 @@ SUMS_BFLOAT16 = bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 """Whether this processor multiplies bfloat16 and adds the products in float32."""
 
 
-def per_device(*names: str, as_stored: bool = False, rounds_once: bool = False) -> Callable:
+def per_device(*names: str, as_stored: bool = False, rounds_once: bool = False, with_call: bool = False) -> Callable:
     """Register a function of torch tensors for operations ``ttnn.<name>``.
 
     With ``as_stored`` floating point comes as bfloat16 where it is kept as such: for functions that only move values.
-    One that ``rounds_once`` is given bfloat16 as in ``Call.each``.
+    One that ``rounds_once`` is given bfloat16 as in ``Call.each``. One ``with_call`` gets the :class:`Call` first.
     """
 
     def register(function: Callable) -> Callable:
@@ -209,7 +209,7 @@ def per_device(*names: str, as_stored: bool = False, rounds_once: bool = False) 
 
             def on_one(device: int) -> Sequence[torch.Tensor]:
                 positional, named = mapped(lambda value: _part(value, device, narrow), (args, kwargs))
-                result = function(*positional, **named)
+                result = function(call, *positional, **named) if with_call else function(*positional, **named)
                 return result if isinstance(result, list | tuple) else [result]
 
             return list(columns(call.once(shards, on_one)))

@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.registry import Call, per_device
 from tt_impl.mock.storage.not_finite import UNWRITTEN
-from tt_impl.mock.storage.values import Shards
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, transformation: Tensor) -> Tensor:
@@ -91,22 +90,17 @@ def rotary_embedding_hf(
     return rotate_by_halves(input_tensor, cos_cache[..., :rows, :], sin_cache[..., :rows, :])
 
 
-@across("experimental.rotary_embedding")
+@per_device("experimental.rotary_embedding", with_call=True)
 def rotary_embedding(
     call: Call,
-    input_tensor: Shards,
-    cos_cache: Shards,
-    sin_cache: Shards,
+    input_tensor: Tensor,
+    cos_cache: Tensor,
+    sin_cache: Tensor,
     token_index: int | None = None,
     rotate_by_halves: Callable[..., Tensor] = rotate_by_halves,
-) -> list[Tensor]:
+) -> Tensor:
     """Turn by halves, all rows by the angle of ``token_index`` if given. What ttnn gives beyond the rows N is NaN."""
-    wanted = call.outputs[0].shape[-2]
-
-    def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        rows = x.shape[-2]
-        used = slice(rows) if token_index is None else slice(token_index, token_index + 1)
-        out = rotate_by_halves(x, cos[..., used, :], sin[..., used, :])
-        return F.pad(out, (0, 0, 0, max(0, wanted - rows)), value=UNWRITTEN)
-
-    return call.each(rotated, input_tensor, cos_cache, sin_cache)
+    rows = input_tensor.shape[-2]
+    used = slice(rows) if token_index is None else slice(token_index, token_index + 1)
+    out = rotate_by_halves(input_tensor, cos_cache[..., used, :], sin_cache[..., used, :])
+    return F.pad(out, (0, 0, 0, max(0, call.outputs[0].shape[-2] - rows)), value=UNWRITTEN)

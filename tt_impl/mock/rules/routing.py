@@ -9,25 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, columns, per_device
-from tt_impl.mock.storage.values import Shards
+from tt_impl.mock.rules.registry import Call, per_device
 
 SCORES = {"sigmoid": torch.sigmoid, "sqrtsoftplus": lambda x: F.softplus(x).sqrt()}
 
 
-@across("experimental.topk_router_gpt")
+@per_device("experimental.topk_router_gpt", with_call=True)
 def topk_router_gpt(
-    call: Call, input_tensor: Shards, *, weight_tensor: Shards, bias_tensor: Shards, k: int = 4, num_experts: int = 128
-) -> tuple[list[Tensor], ...]:
+    call: Call, input_tensor: Tensor, *, weight_tensor: Tensor, bias_tensor: Tensor, k: int = 4, num_experts: int = 128
+) -> list[Tensor]:
     """Find the k largest of x @ w + b [T, E] and their softmax: ids and weights, [T, k]."""
     if weight_tensor.shape[-1] != num_experts or any(output.shape[-1] != k for output in call.outputs):
         raise call.unsupported(f"weights of {weight_tensor.shape[-1]} experts, or outputs of more than {k} columns")
-
-    def routed(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        values, ids = torch.topk(x @ weight + bias, k, -1)
-        return ids, torch.softmax(values, -1)
-
-    return columns(call.each(routed, input_tensor, weight_tensor, bias_tensor))
+    values, ids = torch.topk(input_tensor @ weight_tensor + bias_tensor, k, -1)
+    return [ids, torch.softmax(values, -1)]
 
 
 @per_device("experimental.deepseek_grouped_gate", "experimental.deepseek_prefill.moe_grouped_topk")

@@ -12,8 +12,7 @@ import torch
 import ttnn
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, per_device
-from tt_impl.mock.storage.values import Shards
+from tt_impl.mock.rules.registry import Call, per_device
 
 
 def normalised(x: Tensor, dim: int, stable: bool) -> Tensor:
@@ -51,17 +50,19 @@ def mask_of(mask: Tensor, x: Tensor, by_row: bool) -> Tensor:
     return mask.repeat(*[1] * (mask.dim() - 2), x.shape[-2] // mask.shape[-2], 1)
 
 
-@across("scale_mask_softmax", "scale_mask_softmax_in_place", "scale_causal_mask_hw_dims_softmax_in_place")
+@per_device(
+    "scale_mask_softmax", "scale_mask_softmax_in_place", "scale_causal_mask_hw_dims_softmax_in_place", with_call=True
+)
 def scale_mask_softmax(
     call: Call,
-    input_tensor: Shards,
+    input_tensor: Tensor,
     scale: float | None = None,
-    mask: Shards | None = None,
+    mask: Tensor | None = None,
     *,
     is_causal_mask: bool = False,
     numeric_stable: bool | None = None,
     masked_softmax: Callable[..., Tensor] = masked_softmax,
-) -> list[Tensor]:
+) -> Tensor:
     """Apply softmax(scale * x + mask) to [B, H, N, M], numerically stable by default unless it is in place.
 
     A causal mask is [B, 1, N, M] (or of a part of N that is repeated), any other one row for all: [B, 1, 1, M], the
@@ -71,14 +72,9 @@ def scale_mask_softmax(
     causal = is_causal_mask or "causal" in call.name
     by_row = causal or (laid_out is not None and laid_out.is_sharded())
     stable = numeric_stable if numeric_stable is not None else not call.name.endswith("in_place")
-    in_sticks = laid_out is not None and laid_out.layout == ttnn.ROW_MAJOR_LAYOUT
-
-    def normed(x: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is not None and in_sticks:
-            mask = mask.reshape(mask.shape[0], *[1] * (x.dim() - 2), x.shape[-1])
-        return masked_softmax(x, scale, mask, by_row, stable)
-
-    return call.each(normed, input_tensor, mask)
+    if mask is not None and laid_out.layout == ttnn.ROW_MAJOR_LAYOUT:
+        mask = mask.reshape(mask.shape[0], *[1] * (input_tensor.dim() - 2), input_tensor.shape[-1])
+    return masked_softmax(input_tensor, scale, mask, by_row, stable)
 
 
 @per_device("transformer.attention_softmax", "transformer.attention_softmax_")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, table
+from tt_impl.mock.rules.registry import Call, across, per_device, table
 from tt_impl.mock.storage.values import Shards
 
 STATES = 32
@@ -35,16 +35,12 @@ def prefix_scan(call: Call, a: Shards, bx: Shards, h_prev: Shards) -> list[Tenso
 table({"experimental.hc_sum_reduce": lambda input: input.unflatten(-1, (-1, STATES)).sum(-1)})
 
 
-@across("experimental.repeat_and_interleave_eltwise_mul")
-def repeat_and_interleave_eltwise_mul(call: Call, a: Shards, b: Shards) -> list[Tensor]:
+@per_device("experimental.repeat_and_interleave_eltwise_mul", with_call=True)
+def repeat_and_interleave_eltwise_mul(call: Call, a: Tensor, b: Tensor) -> Tensor:
     """Multiply ``a`` [1, 1, L, 32], its states repeated for every channel, by ``b`` [1, 1, L, D / 32], channels spread.
 
     Either may come as [1, 1, L, D] already.
     """
     width = call.outputs[0].shape[-1]
-
-    def multiplied(a: Tensor, b: Tensor) -> Tensor:
-        a = a if a.shape[-1] == width else a.repeat(1, 1, 1, width // a.shape[-1])
-        return a * (b if b.shape[-1] == width else b.repeat_interleave(width // b.shape[-1], -1))
-
-    return call.each(multiplied, a, b)
+    a = a if a.shape[-1] == width else a.repeat(1, 1, 1, width // a.shape[-1])
+    return a * (b if b.shape[-1] == width else b.repeat_interleave(width // b.shape[-1], -1))

@@ -139,7 +139,7 @@ def _close(name: str, found: Tensor, wanted: Tensor, setup: Setup) -> None:
 
 def run(t: Env, shape: Shape, setup: Setup) -> None:
     """Run the operation on the mesh and judge each device's rows, and each replica of the joint ones."""
-    from tt_impl.mock.rules.attention import only_rows
+    from tests.tt_impl.only_rows import only_rows
 
     ttnn = t.ttnn
     ring_axis = t.shape.index(setup.ring) if setup.ring in t.shape else 0

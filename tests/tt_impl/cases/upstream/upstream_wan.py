@@ -44,7 +44,7 @@ def run(t: Env, grid: Grid, prompt_rows: int | None, heads: int) -> None:
     from refsim.base.options import RunOptions
     from refsim.files.checkpoint import Checkpoint, Weights
     from refsim.models.wan22.config import WanConfig
-    from tt_impl.mock.rules.attention import only_rows
+    from tests.tt_impl.only_rows import only_rows
     from tt_impl.models.wan22.attention import CrossAttention, SelfAttention
     from tt_impl.models.wan22.embeddings import rotary_tables
     from tt_impl.parallel.context import Context
