@@ -38,8 +38,7 @@ def make_argmax(grid, max_block=8):
             for r in range(first, min(first + per, rows)):
                 for c in range(0, steps * block, block):
                     with x_dfb.reserve() as x_blk:
-                        tx = ttl.copy(x[r : r + 1, c : c + block], x_blk)
-                        tx.wait()
+                        ttl.copy(x[r : r + 1, c : c + block], x_blk).wait()
                 for c in range(0, steps * block, block):
                     with x_dfb.reserve() as x_blk, columns_dfb.reserve() as columns_blk:
                         tx_x = ttl.copy(x[r : r + 1, c : c + block], x_blk)

@@ -23,5 +23,4 @@ def drain(out, out_dfb, shape, per):
             r = index // out_columns * out_rows
             c = index % out_columns * out_width
             with out_dfb.wait() as out_blk:
-                tx = ttl.copy(out_blk, out[r : r + out_rows, c : c + out_width])
-                tx.wait()
+                ttl.copy(out_blk, out[r : r + out_rows, c : c + out_width]).wait()

@@ -96,8 +96,7 @@ def make_matmul_residual_add(grid, max_m=4, max_n=4, max_k=4):
                         tx_a.wait()
                         tx_b.wait()
                 with residual_dfb.reserve() as residual_blk:
-                    tx = ttl.copy(residual[r : r + m, c : c + n], residual_blk)
-                    tx.wait()
+                    ttl.copy(residual[r : r + m, c : c + n], residual_blk).wait()
 
         @ttl.compute()
         def compute():

@@ -34,8 +34,7 @@ def make_rmsnorm(grid, features, eps=1e-6, max_block=8):
             for r in range(first, min(first + per, rows)):
                 for c in range(0, columns * block, block):
                     with x_dfb.reserve() as x_blk:
-                        tx = ttl.copy(x[r : r + 1, c : c + block], x_blk)
-                        tx.wait()
+                        ttl.copy(x[r : r + 1, c : c + block], x_blk).wait()
                 for c in range(0, columns * block, block):
                     with x_dfb.reserve() as x_blk, w_dfb.reserve() as w_blk:
                         tx_x = ttl.copy(x[r : r + 1, c : c + block], x_blk)

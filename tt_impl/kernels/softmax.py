@@ -35,12 +35,10 @@ def make_softmax(grid):
             first = ttl.node(dims=1) * per
             if first < rows:
                 with mask_dfb.reserve() as mask_blk:
-                    tx = ttl.copy(mask[0:1, 0:row], mask_blk)
-                    tx.wait()
+                    ttl.copy(mask[0:1, 0:row], mask_blk).wait()
             for r in range(first, min(first + per, rows)):
                 with x_dfb.reserve() as x_blk:
-                    tx = ttl.copy(x[r : r + 1, 0:row], x_blk)
-                    tx.wait()
+                    ttl.copy(x[r : r + 1, 0:row], x_blk).wait()
 
         @ttl.compute()
         def compute():

@@ -153,7 +153,7 @@ class Stage:
     shapes: dict[str, tuple[int, ...]]
 
 
-def stages(model: Published, size: tuple[int, ...], options: RunOptions, batch: int | None = None) -> list[Stage]:
+def stages(model: Published, size: tuple[int, ...], options: RunOptions) -> list[Stage]:
     """List a transformer's pipeline for one cfg group: text encoders, the transformer once per expert, decoder."""
     parts = []
     for companion in model.encoders:
@@ -161,7 +161,7 @@ def stages(model: Published, size: tuple[int, ...], options: RunOptions, batch: 
         sizes = {BATCH: max(1, companion.prompts // options.parallel.cfg), "tokens": companion.tokens}
         shapes = {name: tuple(sizes[dim] for dim in dims) for name, dims in spec.inputs(encoder.config).items()}
         parts.append(Stage(companion.stage, encoder, shapes))
-    shapes = input_shapes(model, size, options, batch)
+    shapes = input_shapes(model, size, options)
     for number in range(1, model.experts + 1):
         name = f"expert {number}" if model.experts > 1 else "transformer"
         parts.append(Stage(name, model, shapes))

@@ -6,15 +6,13 @@ Where every test has a mesh of its own, the questions are put to a forked proces
 
 from __future__ import annotations
 
-import json
-import os
-import warnings
 from collections.abc import Callable
-from enum import Enum
 from functools import cache
 from typing import Any
 
 import ttnn
+
+from tt_impl.harness.pytest.isolation import Child
 
 _OF_TTNN = """
     get_arch_name get_num_devices get_num_pcie_devices GetNumAvailableDevices GetNumPCIeDevices get_device_ids
@@ -43,22 +41,13 @@ def ask_here() -> None:
 def _elsewhere(question: Callable[[], Any]) -> Callable[[], Any]:
     @cache
     def ask() -> Any:
-        receiving, sending = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            try:
-                answer = question()
-                value = {"enum": answer.name} if isinstance(answer, Enum) or hasattr(answer, "name") else answer
-                os.write(sending, json.dumps(value).encode())
-            finally:
-                os._exit(0)
-        os.close(sending)
-        with open(receiving, "rb") as file:
-            text = file.read()
-        os.waitpid(pid, 0)
-        answer = json.loads(text)
-        return getattr(ttnn.cluster.ClusterType, answer["enum"]) if isinstance(answer, dict) else answer
+        child = Child.fork((), lambda _last: lambda *_test: _answer(question()), lambda: None)
+        answer = child.run(0, None, None)
+        child.close()
+        return getattr(ttnn.cluster.ClusterType, answer["enum"]) if "enum" in answer else answer["value"]
 
     return lambda: ask()
+
+
+def _answer(value: Any) -> dict[str, Any]:
+    return {"enum": value.name} if hasattr(value, "name") else {"value": value}
