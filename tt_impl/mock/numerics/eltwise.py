@@ -32,26 +32,26 @@ def compute_of(kernel: Kernel, *operands: Any) -> Compute:
     return Compute("HiFi4", fp32_dest_acc_en=wide, arch=kernel.arch, level=kernel.level)
 
 
-def activated(compute: Compute, held: Tensor, activation: Any) -> Tensor:
+def activated(compute: Compute, value: Tensor, activation: Any) -> Tensor:
     """Apply an activation of another kernel, as ``ttnn`` names it, to what the destination holds."""
     if activation is None:
-        return held
+        return value
     name, parameters = parsed(activation)
     plain = name.removesuffix("_approx")
     function = SAME.get(plain, plain)
     if function in FUNCTIONS:
         cheap = bool(parameters[-1]) if parameters else APPROXIMATE.get(plain, False)
-        return replace(compute, approximate=cheap or plain != name).sfpu(function, held)
+        return replace(compute, approximate=cheap or plain != name).sfpu(function, value)
     if f"ttnn.{name}" in UNROUNDED:
-        return activate(held, activation)
+        return activate(value, activation)
     raise Unmodelled(f"activation {name}")
 
 
-def chained(compute: Compute, held: Tensor, activations: Any) -> Tensor:
+def chained(compute: Compute, value: Tensor, activations: Any) -> Tensor:
     """Apply activations one after the other in the destination."""
     for activation in activations or ():
-        held = activated(compute, held, activation)
-    return held
+        value = activated(compute, value, activation)
+    return value
 
 
 def _unary(name: str) -> Callable[..., list[Tensor]]:

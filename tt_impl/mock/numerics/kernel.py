@@ -78,12 +78,12 @@ class Kernel:
             level=self.level,
         )
 
-    def pack(self, compute: Compute, held: Tensor) -> Tensor:
+    def pack(self, compute: Compute, value: Tensor) -> Tensor:
         """Return what the packer writes of the destination into the first output; blocks fill up with zeros."""
         dtype = self.out_dtype
         if dtype not in BLOCK_FLOATS:
-            return compute.store(held, dtype)
-        return compute.store(zeros_to(held, -1, BLOCK), dtype)[..., : held.shape[-1]]
+            return compute.store(value, dtype)
+        return compute.store(zeros_to(value, -1, BLOCK), dtype)[..., : value.shape[-1]]
 
 
 def dtype_of(value: Any) -> str:

@@ -39,27 +39,27 @@ def product(
     a = a.mT if transpose_a else a
     b = b.mT if transpose_b else b
     kwargs = kernel.call.kwargs
-    given = kwargs.get("program_config") is not None or kwargs.get("core_grid") is not None
+    configured = kwargs.get("program_config") is not None or kwargs.get("core_grid") is not None
     in0, in1 = (dtype_of(tensor) for tensor in kernel.call.inputs[:2])
-    compute = kernel.compute(composites.default_compute(in0, in1, kernel.out_dtype, program_config=given))
-    fused = program_activation if program_activation is not None else activation if given else None
+    compute = kernel.compute(composites.default_compute(in0, in1, kernel.out_dtype, program_config=configured))
+    fused = program_activation if program_activation is not None else activation if configured else None
     row = bias is not None and bias.numel() == bias.shape[-1]
     how: dict[str, Any] = {
         "compute": compute,
         "k_block": _k_block(kernel, a, b),
-        "activation": lambda held: activated(compute, held, fused),
+        "activation": lambda value: activated(compute, value, fused),
         "out_dtype": kernel.out_dtype,
     }
     whole = _batched(a, b, bias if row else None, how)
     after = compute_of(kernel)
     if bias is not None and not row:
         whole = elementwise.add(whole, bias, dtype=kernel.out_dtype, compute=after)
-    if activation is not None and not given:
-        whole = kernel.pack(after, activated(after, whole, _own(activation)))
+    if activation is not None and not configured:
+        whole = kernel.pack(after, activated(after, whole, _as_operation(activation)))
     return whole
 
 
-def _own(activation: Any) -> Any:
+def _as_operation(activation: Any) -> Any:
     """Return an activation as an operation of its own: gelu is accurate there."""
     return (activation, 0.0) if activation == "gelu" else activation
 
@@ -111,7 +111,7 @@ def minimal_product(
     follows = "dit_minimal_matmul_addcmul" in kernel.call.name or "addcmul_input_tensor1" in kernel.call.kwargs
     whole = composites.minimal_matmul(
         a, b.reshape(b.shape[-2:]), bias, k_block=width * TILE, compute=compute,
-        activation=lambda held: activated(compute, held, activation),
+        activation=lambda value: activated(compute, value, activation),
         out_dtype=compute.l1_dtype if follows else kernel.out_dtype,
     )  # fmt: skip
     return whole

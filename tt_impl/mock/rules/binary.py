@@ -202,12 +202,12 @@ def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
     return result
 
 
-@across("bcast")
-def bcast(call: Call, input_a: Any, input_b: Any, math_op: Any, dim: Any) -> list[Tensor]:
+@per_device("bcast")
+def bcast(input_a: Tensor, input_b: Tensor, math_op: Any, dim: Any) -> Tensor:
     """Take of the second operand only the first row (``dim`` H), column (W) or number (HW), whatever its shape."""
     name = {"ADD": "add", "SUB": "subtract", "MUL": "multiply"}[math_op.name]
     rows, columns = (slice(1 if letter in dim.name else None) for letter in "HW")
-    return call.each(lambda a, b: BINARY[name](a, b[..., rows, columns]), input_a, input_b)
+    return BINARY[name](input_a, input_b[..., rows, columns])
 
 
 @per_device("addcmul")

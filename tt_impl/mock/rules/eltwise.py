@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import ttnn
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.registry import Call, per_device
 
 Number = int | float
 
@@ -214,18 +214,17 @@ def _unary(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return rule
 
 
-def _bounded(function: Callable[[Tensor], Tensor]) -> Callable[..., list[Tensor]]:
-    def rule(call: Call, input_tensor: Any) -> list[Tensor]:
-        if call.outputs[0].dtype != ttnn.bfloat16:
-            return call.each(function, input_tensor)
-        return call.each(lambda x: packed(function(x), x), input_tensor)
+def _bounded(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    def rule(call: Call, input_tensor: Tensor) -> Tensor:
+        result = function(input_tensor)
+        return packed(result, input_tensor) if call.outputs[0].dtype == ttnn.bfloat16 else result
 
     return rule
 
 
 for _name, _function in UNARY.items():
     if _name in OUT_OF_DOMAIN:
-        across(_name)(_bounded(_function))
+        per_device(_name, with_call=True)(_bounded(_function))
     else:
         per_device(_name)(_unary(_function))
 

@@ -18,8 +18,7 @@ import ttnn
 from torch import Tensor
 
 from tt_impl.mock.rules.eltwise import activate
-from tt_impl.mock.rules.registry import SUMS_BFLOAT16, TILE, Call, across, per_device, table
-from tt_impl.mock.storage.values import Shards
+from tt_impl.mock.rules.registry import SUMS_BFLOAT16, TILE, Call, per_device, table
 
 
 def product(
@@ -74,19 +73,19 @@ def _of_one_matrix(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor | None:
     return whole.reshape((1,) * (dims - whole.dim()) + tuple(whole.shape))
 
 
-@across("matmul", "linear")
+@per_device("matmul", "linear", with_call=True, rounds_once=SUMS_BFLOAT16)
 def matmul(
     call: Call,
-    input_tensor_a: Shards,
-    input_tensor_b: Shards,
+    input_tensor_a: Tensor,
+    input_tensor_b: Tensor,
     *,
-    bias: Shards | None = None,
+    bias: Tensor | None = None,
     activation: Any = None,
     program_activation: Any = None,
     in0_column_offset: int | None = None,
     product: Callable[..., Tensor] = product,
     **transposed: bool,
-) -> list[Tensor]:
+) -> Tensor:
     """Multiply [.., M, K] and [.., K, N]; bias [N], [M, N] or of as many batches as the product.
 
     ``in0_column_offset`` is the first of the K columns that are read of a wider ``input_tensor_a``.
@@ -97,18 +96,14 @@ def matmul(
         raise call.unsupported("an activation beside a program_config and a core_grid")
     if bias is not None:
         _check_bias(call, bias, input_tensor_b, program_activation)
-    shape = tuple(call.outputs[0].shape)
-
-    def multiplied(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-        if in0_column_offset is not None:
-            a = a[..., in0_column_offset : in0_column_offset + b.shape[-1 if transposed.get("transpose_b") else -2]]
-        whole = product(a, b, bias, activation=activation, program_activation=program_activation, **transposed)
-        return _with_ones(whole, shape)
-
-    return call.each(multiplied, input_tensor_a, input_tensor_b, bias, rounds_once=SUMS_BFLOAT16)
+    if in0_column_offset is not None:
+        inner = input_tensor_b.shape[-1 if transposed.get("transpose_b") else -2]
+        input_tensor_a = input_tensor_a[..., in0_column_offset : in0_column_offset + inner]
+    how = {"activation": activation, "program_activation": program_activation, **transposed}
+    return _with_ones(product(input_tensor_a, input_tensor_b, bias, **how), tuple(call.outputs[0].shape))
 
 
-def _check_bias(call: Call, bias: Shards, weight: Shards, program_activation: Any) -> None:
+def _check_bias(call: Call, bias: Tensor, weight: Tensor, program_activation: Any) -> None:
     """Refuse an activation of the program before a bias that it does not add: of more than one tile of rows."""
     rows = bias.shape[-2] if len(bias.shape) > 1 else 1
     batched = any(size > 1 for shape in (bias.shape, weight.shape) for size in shape[:-2])
@@ -124,35 +119,31 @@ def _with_ones(value: Tensor, shape: tuple[int, ...]) -> Tensor:
     return value.reshape(shape) if whole[extra:] == shape and set(whole[:extra]) <= {1} else value
 
 
-@across("addmm")
+@per_device("addmm")
 def addmm(
-    call: Call, input_tensor: Shards, mat1_tensor: Shards, mat2_tensor: Shards, *, alpha: float = 1.0, beta: float = 1.0
-) -> list[Tensor]:
+    input_tensor: Tensor, mat1_tensor: Tensor, mat2_tensor: Tensor, *, alpha: float = 1.0, beta: float = 1.0
+) -> Tensor:
     """Compute beta * input + alpha * (mat1 @ mat2); with a beta of 0 the input is not read."""
-
-    def added(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        whole = alpha * torch.matmul(a, b)
-        return whole if beta == 0 else beta * x + whole
-
-    return call.each(added, input_tensor, mat1_tensor, mat2_tensor)
+    whole = alpha * torch.matmul(mat1_tensor, mat2_tensor)
+    return whole if beta == 0 else beta * input_tensor + whole
 
 
 # each of [.., N] with each of [.., M]: [.., N, M]
 table({"outer": lambda input_tensor_a, input_tensor_b: input_tensor_a.unsqueeze(-1) * input_tensor_b.unsqueeze(-2)})
 
 
-@across("sparse_matmul")
+@per_device("sparse_matmul", with_call=True)
 def sparse_matmul(
     call: Call,
-    input_tensor_a: Shards,
-    input_tensor_b: Shards,
+    input_tensor_a: Tensor,
+    input_tensor_b: Tensor,
     *,
-    sparsity: Shards,
+    sparsity: Tensor,
     nnz: int | None = None,
     is_input_a_sparse: bool = False,
     is_input_b_sparse: bool = True,
     program_activation: Any = None,
-) -> list[Tensor]:
+) -> Tensor:
     """Multiply for experts; the product is zero where ``sparsity`` is.
 
     b sparse: [A, B, M, K] @ [1, E, K, N] -> [A, B, 1, E, M, N], sparsity [A, B, 1, E]; both: [1, E, M, K] -> [1, E, M,
@@ -163,24 +154,20 @@ def sparse_matmul(
     if not is_input_a_sparse and not is_input_b_sparse:
         raise call.unsupported("two dense tensors")
     wanted = tuple(call.outputs[0].shape)
-
-    def multiplied(a: Tensor, b: Tensor, chosen: Tensor) -> Tensor:
-        used = chosen != 0
-        count = int(used.sum())
-        if nnz is not None and nnz != count:
-            raise call.unsupported(f"nnz {nnz} where {count} values of sparsity are not zero, which hangs a device")
-        if is_input_a_sparse:
-            whole = torch.matmul(a, b)
-            used = used.reshape(*a.shape[:2], 1, 1)
-        else:
-            whole = torch.matmul(a[:, :, None, None], b)
-            used = used.reshape(*a.shape[:2], 1, -1, 1, 1)
-        whole = activate(whole, program_activation)
-        if nnz is not None and wanted == (1, nnz, *whole.shape[-2:]):
-            return whole[used.expand(*used.shape[:-2], *whole.shape[-2:])].reshape(wanted)
-        return torch.where(used, whole, 0.0)
-
-    return call.each(multiplied, input_tensor_a, input_tensor_b, sparsity)
+    used = sparsity != 0
+    count = int(used.sum())
+    if nnz is not None and nnz != count:
+        raise call.unsupported(f"nnz {nnz} where {count} values of sparsity are not zero, which hangs a device")
+    if is_input_a_sparse:
+        whole = torch.matmul(input_tensor_a, input_tensor_b)
+        used = used.reshape(*input_tensor_a.shape[:2], 1, 1)
+    else:
+        whole = torch.matmul(input_tensor_a[:, :, None, None], input_tensor_b)
+        used = used.reshape(*input_tensor_a.shape[:2], 1, -1, 1, 1)
+    whole = activate(whole, program_activation)
+    if nnz is not None and wanted == (1, nnz, *whole.shape[-2:]):
+        return whole[used.expand(*used.shape[:-2], *whole.shape[-2:])].reshape(wanted)
+    return torch.where(used, whole, 0.0)
 
 
 @per_device("experimental.attn_matmul")
