@@ -97,7 +97,7 @@ class Runner:
             caught = self.session.unknown[self._reported :] if report.outcome != "failed" else []
             self._reported = len(self.session.unknown)
             if caught:
-                _fail_for_what_was_caught(report, caught)
+                _fail(report, "the mock knows no value, and the error that said so was caught", caught)
             facts = verdicts.phase(report, call, self.session, caught) | {"mesh": self.mesh_for(item)}
             report.ttnn_mock = facts
             if report.when == "teardown":
@@ -141,7 +141,10 @@ class Runner:
             failing = [str(finding) for finding in self.strict.failing(findings, allowed)]
             facts["findings"] = list(dict.fromkeys([*facts["findings"], *failing]))
             if failing and all(report.outcome == "passed" for report in reports):
-                _fail_for_findings(next(report for report in reports if report.when == "call"), failing)
+                report = next(report for report in reports if report.when == "call")
+                _fail(report, "strict mode allows no such finding", failing)
+                report.ttnn_mock |= {"outcome": "failed", "category": verdicts.FINDING}
+                report.ttnn_mock["message"] = verdicts.first_words(failing[0])
         folder = self.config.getoption("ttnn_report")
         if folder and session.log.events:
             from tt_impl.harness.reports.write import try_to_write
@@ -249,23 +252,11 @@ def _outlives(item: pytest.Item) -> bool:
     return any(not isinstance(result[0], str | bytes | int | float | None) for result in results)
 
 
-def _fail_for_what_was_caught(report: pytest.TestReport, errors: list[str]) -> None:
-    """Turn a pass, skip or expected failure that rests on an error of the mock's own into a failure."""
+def _fail(report: pytest.TestReport, reason: str, lines: list[str]) -> None:
+    """Turn a pass, skip or expected failure into a failure."""
     vars(report).pop("wasxfail", None)
     report.outcome = "failed"
-    report.longrepr = "the mock knows no value, and the error that said so was caught:\n" + "\n".join(errors)
-
-
-def _fail_for_findings(report: pytest.TestReport, findings: list[str]) -> None:
-    """Turn the pass of a test whose program has findings into a failure."""
-    vars(report).pop("wasxfail", None)
-    report.outcome = "failed"
-    report.longrepr = "strict mode allows no such finding:\n" + "\n".join(findings)
-    report.ttnn_mock |= {
-        "outcome": "failed",
-        "category": verdicts.FINDING,
-        "message": verdicts.first_words(findings[0]),
-    }
+    report.longrepr = "\n".join([f"{reason}:", *lines])
 
 
 class _Terminal:

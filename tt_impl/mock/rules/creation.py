@@ -8,7 +8,7 @@ import torch
 import ttnn
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.rules.registry import Call, per_device
 from tt_impl.mock.storage.dtypes import INTEGERS
 
 Number = int | float
@@ -18,17 +18,17 @@ def _whole(dtype: ttnn.DataType) -> torch.dtype:
     return torch.int64 if dtype in INTEGERS else torch.float32
 
 
-@across("arange")
-def arange(call: Call, *limits: int, start: int | None = None, end: int | None = None, step: int = 1) -> list[Tensor]:
+@per_device("arange")
+def arange(*limits: int, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
     """Count as ``arange(end)`` or ``arange(start, end, step)`` in torch."""
     if end is None:
         start, end, step = (*limits, step)[:3] if len(limits) > 1 else (start or 0, *limits, step)
     elif limits:
         start = limits[0]
-    return call.each(lambda: torch.arange(start or 0, end, step))
+    return torch.arange(start or 0, end, step)
 
 
-@across("moreh_arange")
+@per_device("moreh_arange", with_call=True)
 def moreh_arange(
     call: Call,
     start: Number = 0,
@@ -36,25 +36,23 @@ def moreh_arange(
     step: Number = 1,
     *_device: Any,
     untilize_out: bool = False,
-) -> list[Tensor]:
-    assert end is not None
-    values = torch.arange(start, end, step, dtype=_whole(call.outputs[0].dtype))
-    return call.each(lambda: values.reshape(tuple(call.outputs[0].shape)))
+) -> Tensor:
+    (out,) = call.outputs
+    return torch.arange(start, end, step, dtype=_whole(out.dtype)).reshape(tuple(out.shape))
 
 
-@across("moreh_full")
-def moreh_full(call: Call, shape: Any, fill_value: Number, *_device: Any) -> list[Tensor]:
-    return call.each(lambda: torch.full(tuple(shape), fill_value, dtype=_whole(call.outputs[0].dtype)))
+@per_device("moreh_full", with_call=True)
+def moreh_full(call: Call, shape: Any, fill_value: Number, *_device: Any) -> Tensor:
+    return torch.full(tuple(shape), fill_value, dtype=_whole(call.outputs[0].dtype))
 
 
-@across("moreh_full_like")
-def moreh_full_like(call: Call, input: Any, fill_value: Number, *_as: Any) -> list[Tensor]:
+@per_device("moreh_full_like", with_call=True)
+def moreh_full_like(call: Call, input: Tensor, fill_value: Number, *_as: Any) -> Tensor:
     return moreh_full(call, input.shape, fill_value)
 
 
-@across("fill_rm")
+@per_device("fill_rm")
 def fill_rm(
-    call: Call,
     N: int,
     C: int,
     H: int,
@@ -64,13 +62,13 @@ def fill_rm(
     any: Any,
     val_hi: float = 1.0,
     val_lo: float = 0.0,
-) -> list[Tensor]:
+) -> Tensor:
     """Fill [N, C, H, W] with ``val_lo``, and with ``val_hi`` the first ``hOnes`` rows and ``wOnes`` columns."""
     value = torch.full((N, C, H, W), float(val_lo))
     value[..., :hOnes, :wOnes] = val_hi
-    return call.each(lambda: value)
+    return value
 
 
-@across("fill_ones_rm")
-def fill_ones_rm(call: Call, *sizes: int, **named: Any) -> list[Tensor]:
-    return fill_rm(call, *sizes, **named)
+@per_device("fill_ones_rm")
+def fill_ones_rm(*sizes: Any, **named: Any) -> Tensor:
+    return fill_rm(*sizes, **named)

@@ -9,26 +9,24 @@ from typing import Any
 import ttnn
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, per_device, table
+from tt_impl.mock.rules.registry import Call, per_device, table
 from tt_impl.mock.storage import dtypes
-from tt_impl.mock.storage.values import Shards
 
 
-@across("to_layout")
-def to_layout(call: Call, tensor: Shards, *_layout: Any) -> list[Tensor]:
+@per_device("to_layout", with_call=True, rounds_once=True)
+def to_layout(call: Call, tensor: Tensor, *_layout: Any) -> Tensor:
     """Turn rows into tiles that are filled up with ``pad_value``, zero unless it is given."""
     source = call.argument("tensor", 0)
     (out,) = call.outputs
     if source.layout == ttnn.ROW_MAJOR_LAYOUT and out.layout == ttnn.TILE_LAYOUT:
         call.padding = call.kwargs.get("pad_value") or 0.0
-    return call.each(lambda x: x, tensor, rounds_once=True)
+    return tensor
 
 
-@across("typecast")
-def typecast(call: Call, input_tensor: Shards, *_dtypes: Any) -> list[Tensor]:
+@per_device("typecast", with_call=True)
+def typecast(call: Call, input_tensor: Tensor, *_dtypes: Any) -> Tensor:
     """Cast as :func:`tt_impl.mock.storage.dtypes.typecast` says."""
-    target = call.outputs[0].dtype
-    return call.each(lambda x: dtypes.typecast(x, input_tensor.dtype, target), input_tensor)
+    return dtypes.typecast(input_tensor, call.argument("input_tensor", 0).dtype, call.outputs[0].dtype)
 
 
 @per_device("reshape", "Tensor.reshape", as_stored=True)
@@ -84,11 +82,11 @@ table(
 )
 
 
-@across("fill_implicit_tile_padding")
-def fill_implicit_tile_padding(call: Call, input_tensor: Shards, fill_value: float) -> list[Tensor]:
+@per_device("fill_implicit_tile_padding", with_call=True, rounds_once=True)
+def fill_implicit_tile_padding(call: Call, input_tensor: Tensor, fill_value: float) -> Tensor:
     """Return the values; what fills the tiles beyond the shape is known from now on."""
     call.padding = fill_value
-    return call.each(lambda x: x, input_tensor, rounds_once=True)
+    return input_tensor
 
 
 @per_device("upsample")
