@@ -38,15 +38,15 @@ from tt_impl.trace.usage import Usage, usage
 
 @dataclass(frozen=True)
 class Level:
-    """What an allocator says about one device, in bytes: all banks together."""
+    """What the allocator of DRAM says about one device, in bytes: all banks together."""
 
     total: int
     allocated: int
     largest_free: int
 
     @classmethod
-    def of(cls, device: ttnn.MeshDevice, kind: ttnn.BufferType) -> Level:
-        view = ttnn.get_memory_view(device, kind)
+    def of(cls, device: ttnn.MeshDevice) -> Level:
+        view = ttnn.get_memory_view(device, ttnn.BufferType.DRAM)
         per_bank = (
             view.total_bytes_per_bank,
             view.total_bytes_allocated_per_bank,
@@ -111,24 +111,16 @@ def program(
     ctx = Context(submesh, options)
     started = time.monotonic()
     built = subject.build(ctx, weights)
-    loaded = Level.of(submesh, ttnn.BufferType.DRAM)
+    loaded = Level.of(submesh)
     built_s = round(time.monotonic() - started, 2)
     started = time.monotonic()
     with one_of_each(built, subject.counts()):
         subject.feed(built)
-        level = Level.of(submesh, ttnn.BufferType.DRAM)
+        level = Level.of(submesh)
         taken = captured(subject, built, submesh)
-    group = CfgGroup(
-        shape=list(submesh.shape),
-        parameters=weights.parameters,
-        weights=loaded.allocated,
-        build_s=built_s,
-        forward_s=round(time.monotonic() - started, 2),
-        **_sizes(level, taken, level.allocated),
-        l1=_l1(submesh, taken),
-        owners=_owners(ctx, level.allocated - loaded.allocated),
-    )
-    return {"model": subject.config, "groups": [as_json(group)], "fits": True}, {}
+    seconds = {"build_s": built_s, "forward_s": round(time.monotonic() - started, 2)}
+    sizes = (level.allocated, loaded.allocated, weights.parameters, level.largest_free)
+    return {"model": subject.config, "groups": [_group(ctx, taken, *sizes, **seconds)], "fits": True}, {}
 
 
 def needs(
@@ -152,16 +144,8 @@ def needs(
             total = tuple(t + (count - 1) * (b - a) for t, a, b in zip(total, smallest, larger, strict=True))
     ctx = Context(submesh, options)
     taken = captured(subject, subject.with_counts(one).build(ctx, ShapeWeights(torch.bfloat16)), submesh)
-    level = Level.of(submesh, ttnn.BufferType.DRAM)
-    group = CfgGroup(
-        shape=list(submesh.shape),
-        parameters=total[1],
-        weights=total[0],
-        **_sizes(level, taken, total[0] + taken.remaining) | {"largest_free": 0},
-        l1=_l1(submesh, taken),
-        owners=_owners(ctx, taken.remaining),
-    )
-    return {"model": subject.config, "groups": [as_json(group)], "fits": False}, {}
+    group = _group(ctx, taken, total[0] + taken.remaining, *total, largest_free=0)
+    return {"model": subject.config, "groups": [group], "fits": False}, {}
 
 
 @contextmanager
@@ -190,26 +174,36 @@ def captured(subject: Subject, model: Any, device: ttnn.MeshDevice) -> Usage:
 
 def _weights_of(subject: Subject, submesh: ttnn.MeshDevice, options: RunOptions) -> tuple[int, int]:
     """(bytes of one device, parameters) of a model that is built and dropped."""
-    before = Level.of(submesh, ttnn.BufferType.DRAM).allocated
+    before = Level.of(submesh).allocated
     weights = ShapeWeights(torch.bfloat16)
     built = subject.build(Context(submesh, options), weights)
-    taken = Level.of(submesh, ttnn.BufferType.DRAM).allocated - before
+    taken = Level.of(submesh).allocated - before
     del built
     gc.collect()
     return taken, weights.parameters
 
 
-def _sizes(level: Level, taken: Usage, persistent: int) -> dict[str, Any]:
+def _group(
+    ctx: Context, taken: Usage, persistent: int, weights: int, parameters: int, largest_free: int, **seconds: float
+) -> dict[str, Any]:
     """``taken`` is of a forward that found ``persistent`` bytes in place, those it kept itself included."""
+    total = Level.of(ctx.device).total
     peak = persistent + taken.peak.size - taken.remaining
-    return {
-        "total": level.total,
-        "persistent": persistent,
-        "peak": peak,
-        "peak_op": taken.peak.op,
-        "headroom": level.total - peak,
-        "largest_free": level.largest_free,
-    }
+    group = CfgGroup(
+        shape=list(ctx.device.shape),
+        parameters=parameters,
+        total=total,
+        weights=weights,
+        persistent=persistent,
+        peak=peak,
+        peak_op=taken.peak.op,
+        headroom=total - peak,
+        largest_free=largest_free,
+        l1=_l1(ctx.device, taken),
+        owners=_owners(ctx, persistent - weights),
+        **seconds,
+    )
+    return as_json(group)
 
 
 def _l1(device: ttnn.MeshDevice, taken: Usage) -> L1:
@@ -223,7 +217,7 @@ def _l1(device: ttnn.MeshDevice, taken: Usage) -> L1:
 
 
 def _owners(ctx: Context, size: int) -> list[dict[str, Any]]:
-    """Who keeps ``kept`` bytes of DRAM after a forward: the collectives' buffers, and what the model itself keeps."""
+    """Who keeps ``size`` bytes of DRAM after a forward: the collectives' buffers, and what the model itself keeps."""
     owners = ctx.ccl.owned()
     rest = size - sum(owner["bytes"] for owner in owners)
     return owners + (
