@@ -13,7 +13,7 @@ from typing import Any
 import ttnn
 
 from tt_impl.trace.graph import tensor_bytes
-from tt_impl.trace.intercept import Invocation
+from tt_impl.trace.intercept import Arguments, Invocation
 
 Semaphore: type = ttnn._ttnn.global_semaphore.global_semaphore
 Entry = dict[str, Any]
@@ -114,7 +114,7 @@ TABLE = {
 RING_BY_DEFAULT = frozenset(name for name, row in TABLE.items() if row.ring)
 
 
-def arguments(call: Invocation) -> dict[str, Any]:
+def arguments(call: Arguments) -> dict[str, Any]:
     """Return the arguments of any call by name; those by position that have no name here are called ``0``, ``1`` ..."""
     row = TABLE.get(call.name)
     names = row.places if row else ()

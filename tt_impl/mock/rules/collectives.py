@@ -17,6 +17,7 @@ from torch import Tensor
 from tt_impl.mock.rules.registry import Call, across
 from tt_impl.mock.storage.values import Shards
 from tt_impl.mock.storage.views import shared
+from tt_impl.trace.collectives import arguments
 
 
 def gathered(x: Shards, dim: int, cluster_axis: int | None, *, as_stored: bool = False) -> list[Tensor]:
@@ -96,12 +97,8 @@ def all_gather_async(
     call: Call, input_tensor: Shards, *args: Any, dim: int | None = None, cluster_axis: int | None = None
 ) -> list[Tensor]:
     """Gather by (x, dim, semaphores), (x, buffer, dim, semaphores), (x, dim, axis, mesh, topology, semaphores)."""
-    numbers = [a for a in args if isinstance(a, int) and not isinstance(a, bool)]
-    if dim is None:
-        dim = numbers.pop(0)
-    if numbers:
-        cluster_axis = numbers.pop(0)
-    return gathered(input_tensor, dim, cluster_axis, as_stored=True)
+    named = arguments(call)
+    return gathered(input_tensor, named["dim"], named.get("cluster_axis"), as_stored=True)
 
 
 @across("reduce_scatter")
@@ -121,12 +118,10 @@ def reduce_scatter_minimal_async(
     total: Total = total,
 ) -> list[Tensor]:
     """Reduce, also by (x, buffers, dim, semaphores); the intermediate buffer is left with what nobody may read."""
-    if dim is None:
-        dim = next(a for a in args if isinstance(a, int))
-    buffers = call.kwargs.get("persistent_output_buffers") or next((a for a in call.args[1:2] if a), None)
-    for buffer in list(buffers or [])[:-1]:
+    named = arguments(call)
+    for buffer in list(named.get("persistent_output_buffers") or [])[:-1]:
         call.leave_to_nobody(buffer, len(input_tensor))
-    return reduced_and_scattered(input_tensor, cluster_axis, dim, total)
+    return reduced_and_scattered(input_tensor, cluster_axis, named["dim"], total)
 
 
 @across("all_reduce")

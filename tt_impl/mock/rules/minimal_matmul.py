@@ -6,6 +6,7 @@ Legend: M rows, K inner, N columns, P devices of an axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from tt_impl.mock.rules.matmul import product
 from tt_impl.mock.rules.registry import SUMS_BFLOAT16, TILE, Call, across, columns, per_device
 from tt_impl.mock.storage.dtypes import round_to
 from tt_impl.mock.storage.values import Shards
+from tt_impl.trace.collectives import arguments
 
 
 def _joined(parts: Tensor | Sequence[Tensor]) -> Tensor:
@@ -146,12 +148,8 @@ def minimal_matmul_strided_reduce_scatter_async(
     if not isinstance(input_tensor, Shards):
         raise call.unsupported("an input in two parts")
 
-    def multiplied(x: Tensor, weight: Tensor, bias: Any) -> Tensor:
-        return minimal_matmul(x, weight, bias, fused_activation=fused_activation, product=product)
-
-    def finished(part: Tensor, residual: Any, gate: Any) -> Tensor:
-        return with_residual(part, residual, gate, fused_ternary_scalar)
-
+    multiplied = partial(minimal_matmul, fused_activation=fused_activation, product=product)
+    finished = partial(with_residual, scalar=fused_ternary_scalar)
     products = call.each(multiplied, input_tensor, weight_tensor, bias)
     parts = _summed_and_cut(call, products, input_tensor.mesh_shape, dim, cluster_axis, total)
     return products, call.each(finished, parts, addcmul_input_tensor1, addcmul_input_tensor2)
@@ -171,16 +169,10 @@ def matmul_reduce_scatter_async(
     **how: Any,
 ) -> tuple[list[Tensor], ...]:
     """Return (products, their sum over all devices cut along ``dim``); the intermediate buffer is left to nobody."""
-    if dim is None:
-        dim = next(a for a in buffers_and_dim if isinstance(a, int))
-
-    def multiplied(x: Tensor, weight: Tensor, bias: Any) -> Tensor:
-        return product(x, weight, bias, **how)
-
-    buffer = call.args[2] if persistent_intermediate_buffer is None else call.kwargs["persistent_intermediate_buffer"]
-    call.leave_to_nobody(buffer, len(input_tensor))
-    products = call.each(multiplied, input_tensor, weight_tensor, bias)
-    return products, _summed_and_cut(call, products, input_tensor.mesh_shape, dim, None, total)
+    named = arguments(call)
+    call.leave_to_nobody(named["persistent_intermediate_buffer"], len(input_tensor))
+    products = call.each(partial(product, **how), input_tensor, weight_tensor, bias)
+    return products, _summed_and_cut(call, products, input_tensor.mesh_shape, named["dim"], None, total)
 
 
 def _summed_and_cut(
