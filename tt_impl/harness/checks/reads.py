@@ -24,7 +24,7 @@ _SHAPES_ONLY = frozenset(
     """.split()
 )
 """Operations that look at no value of their input."""
-_GIVEN = NEUTRAL | {"persistent_intermediate_buffer", "buffer_tensor", "intermediate_packet_buffer", "stats"}
+_OUTPUTS = NEUTRAL | {"persistent_intermediate_buffer", "buffer_tensor", "intermediate_packet_buffer", "stats"}
 
 
 def succeeded(log: EventLog) -> Iterator[Event]:
@@ -37,9 +37,9 @@ def crossings(log: EventLog) -> Iterator[tuple[Event, dict[str, Any]]]:
     return ((event, crossing) for event in succeeded(log) for crossing in event.collectives)
 
 
-def is_given(use: TensorUse) -> bool:
+def is_output(use: TensorUse) -> bool:
     """Whether the tensor is passed as memory for a result, by the name of its argument."""
-    return use.argument.partition("[")[0] in _GIVEN
+    return use.argument.partition("[")[0] in _OUTPUTS
 
 
 def read_by(event: Event) -> Iterator[TensorUse]:
@@ -47,12 +47,12 @@ def read_by(event: Event) -> Iterator[TensorUse]:
     if event.error is not None or event.op in FREES or event.op in _SHAPES_ONLY:
         return
     in_place = event.op.endswith("_") or "in_place" in event.op
-    results = {use.buffer for use in event.inputs if is_given(use)}
+    results = {use.buffer for use in event.inputs if is_output(use)}
     for use in event.inputs:
-        if not is_given(use) and (in_place or use.buffer in results or use.buffer not in event.written):
+        if not is_output(use) and (in_place or use.buffer in results or use.buffer not in event.written):
             yield use
 
 
 def written_remotely(event: Event) -> list[TensorUse]:
     """Return the memory that the program gave to a collective, into which other devices write."""
-    return [use for use in event.inputs if is_given(use)] if event.collectives and event.error is None else []
+    return [use for use in event.inputs if is_output(use)] if event.collectives and event.error is None else []

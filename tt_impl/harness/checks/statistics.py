@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tt_impl.harness.checks.finding import Finding, at
-from tt_impl.harness.checks.reads import is_given, succeeded
-from tt_impl.harness.checks.sums import is_dim, placed
+from tt_impl.harness.checks.reads import is_output, succeeded
+from tt_impl.harness.checks.sums import cut_dims, is_dim
 from tt_impl.mock.log.events import Event, EventLog
 
 _MAKE = frozenset(
@@ -32,7 +32,7 @@ def local_statistics(log: EventLog) -> Iterator[Finding]:
     for event in succeeded(log):
         used = [made[use.buffer] for use in event.inputs if use.buffer in made and use.argument != "0"]
         used = used or [made[use.buffer] for use in event.inputs[:1] if use.buffer in made and event.op not in _USE]
-        for use in (*event.outputs, *(use for use in event.inputs if is_given(use) and use.buffer in event.written)):
+        for use in (*event.outputs, *(use for use in event.inputs if is_output(use) and use.buffer in event.written)):
             made.pop(use.buffer, None)
         if event.op in _USE:
             yield from (_finding(event, maker, axes) for maker, axes in used[:1] if axes)
@@ -49,7 +49,7 @@ def local_statistics(log: EventLog) -> Iterator[Finding]:
 def _cut(event: Event) -> frozenset[int]:
     """Return the axes of the mesh along which the columns of the operation's input are cut, as ttnn says."""
     x = event.inputs[0]
-    return frozenset(axis for axis, dim in enumerate(placed(x)) if is_dim(x, dim, -1))
+    return frozenset(axis for axis, dim in enumerate(cut_dims(x)) if is_dim(x, dim, -1))
 
 
 def _finding(event: Event, maker: Event, axes: frozenset[int]) -> Finding:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from tt_impl.harness.checks import NOTE
 from tt_impl.harness.checks.fabric import groups
 from tt_impl.harness.checks.finding import Finding, at
-from tt_impl.harness.checks.reads import HOST, is_given, succeeded
+from tt_impl.harness.checks.reads import HOST, is_output, succeeded
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
 
 _MATMULS = frozenset(f"ttnn.{name}" for name in ("linear", "matmul", "experimental.minimal_matmul"))
@@ -56,7 +56,7 @@ def partial_sums(log: EventLog) -> Iterator[Finding]:
     for event in succeeded(log):
         if event.op in _FROM_HOST and not event.inputs:
             weights |= {use.buffer: use for use in event.outputs}
-        operands = [parts[use.buffer] for use in event.inputs if use.buffer in parts and not is_given(use)]
+        operands = [parts[use.buffer] for use in event.inputs if use.buffer in parts and not is_output(use)]
         part = operands[0] if operands else None
         made = _made(event, weights)
         if part is not None and event.op in HOST:
@@ -98,15 +98,15 @@ def _made(event: Event, weights: dict[int, TensorUse]) -> _Part | None:
     if weight.buffer not in weights or weight.tensor != weights[weight.buffer].tensor or len(weight.shape) < 2:
         return None
     inner = -1 if event.options.get("transpose_b") else -2
-    for axis, dim in enumerate(placed(weight)):
-        if is_dim(weight, dim, inner) and placed(x)[axis] is not None:
+    for axis, dim in enumerate(cut_dims(weight)):
+        if is_dim(weight, dim, inner) and cut_dims(x)[axis] is not None:
             bias = next((use for use in rest if use.argument in ("bias", "bias_tensor", "2")), None)
             part = _Part(axis, event)
-            return replace(part, added=event) if bias is not None and placed(bias)[axis] is None else part
+            return replace(part, added=event) if bias is not None and cut_dims(bias)[axis] is None else part
     return None
 
 
-def placed(use: TensorUse) -> tuple[int | None, ...]:
+def cut_dims(use: TensorUse) -> tuple[int | None, ...]:
     """Return the dim that is cut along each of two axes; over a mesh of one row a dim is cut along its columns."""
     if len(use.placements) == len(use.mesh) == 2:
         return use.placements
@@ -124,7 +124,7 @@ def _onwards(event: Event, part: _Part, operands: int) -> _Part | None:
     if any(c["axis"] in (None, part.axis) for c in event.collectives) or _is_nonlinear(event, operands):
         return None
     if event.op in _ADDS and part.added is None and operands < 2:
-        others = [use for use in event.inputs if len(event.inputs) > 1 and placed(use)[part.axis] is None]
+        others = [use for use in event.inputs if len(event.inputs) > 1 and cut_dims(use)[part.axis] is None]
         return replace(part, added=event) if others else part
     return part
 

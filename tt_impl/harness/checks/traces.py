@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from tt_impl.harness.checks import ERROR, NOTE
 from tt_impl.harness.checks.finding import Finding, at
-from tt_impl.harness.checks.reads import ALLOCATES, FREES, is_given, read_by
+from tt_impl.harness.checks.reads import ALLOCATES, FREES, is_output, read_by
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
 
 _BEGIN, _END, _REPLAY, _RELEASE = (
@@ -85,7 +85,7 @@ def written(event: Event) -> list[TensorUse]:
     if event.error is not None or event.op in FREES:
         return []
     inputs = {use.buffer for use in event.inputs}
-    changed = [use for use in event.inputs if use.buffer in event.written or (is_given(use) and event.collectives)]
+    changed = [use for use in event.inputs if use.buffer in event.written or (is_output(use) and event.collectives)]
     return changed + [use for use in event.outputs if use.buffer not in inputs]
 
 
