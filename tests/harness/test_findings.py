@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.harness.conftest import HAS_TTNN, REASON
-from tests.harness.programs import branches, mistakes, padding, replays
+from tests.harness.programs import branches, cached, mistakes, padding, replays
 from tests.tt_impl.worker import launch
 
 pytestmark = pytest.mark.skipif(not HAS_TTNN, reason=REASON)
-PROGRAMS = {name: module for module in (mistakes, branches, padding, replays) for name in module.EXPECTED}
+PROGRAMS = {name: module for module in (mistakes, branches, padding, replays, cached) for name in module.EXPECTED}
 NOTES = (
     *("buffer_filled_on_the_way", "mask_of_a_slice", "parts_of_a_sum_composed"),
     *("latents_that_grow", "cache_under_trace"),
@@ -27,16 +27,17 @@ LINKS = {frozenset(pair): 2 for pair in ((0, 1), (1, 2), (2, 3))}
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("findings")
-    for module in ("mistakes", "branches", "padding", "replays"):
-        ran = launch("tests.harness.watching", "t3k", str(folder), module, folder=folder, timeout=170)
+    for modules in (("mistakes", "padding", "replays", "cached"), ("branches",)):
+        ran = launch("tests.harness.watching", "t3k", str(folder), *modules, folder=folder, timeout=170)
         assert ran.returncode == 0, ran.stderr[-3000:]
     written = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
     return {name: ran for programs in written for name, ran in programs.items()}
 
 
 def marked_line(name: str) -> int:
-    """The line of a program that is marked as the one to name; of ``gather``, where the program has none."""
-    for function in (getattr(PROGRAMS[name], name), mistakes.gather):
+    """The line of a program that is marked as the one to name; of its ``gather``, where the program has none."""
+    module = PROGRAMS[name]
+    for function in (getattr(module, name), getattr(module, "gather", mistakes.gather)):
         lines, first = inspect.getsourcelines(function)
         for i, line in enumerate(lines):
             if "# here" in line:

@@ -90,6 +90,7 @@ class DeviceOp:
         call: the outermost function it was made in.
         attributes: what ttnn prints of its parameters.
         fidelity, fp32_acc: see :data:`Settings`.
+        cached: its program was found in ttnn's cache, not built.
         results: its results, as its end lists them; ``made``: those of the functions that it calls.
         layouts: of each of its programs the bytes of circular and dataflow buffers by core. A collective has a program
             for each device.
@@ -102,6 +103,7 @@ class DeviceOp:
     fidelity: str | None
     fp32_acc: bool | None
     inputs: tuple[Operand, ...]
+    cached: bool = False
     results: tuple[Operand, ...] = ()
     made: tuple[Operand, ...] = ()
     layouts: list[dict[Core, int]] = field(default_factory=list)
@@ -230,7 +232,8 @@ class _Reader:
             outermost = self._open[0][0] if self._open else params["name"]
             text = (node["arguments"] or [""])[0]
             inputs = self._operands(node["input_tensors"])
-            op = DeviceOp(outermost, params["name"], text, *self._settings_in(text), inputs)
+            cached = params.get("program_cache_hit", False)
+            op = DeviceOp(outermost, params["name"], text, *self._settings_in(text), inputs, cached)
             op.l1 = self.graph.l1
             op.dram = self.graph.dram
             self.graph.ops.append(op)

@@ -129,7 +129,7 @@ class Meter:
         self._pending_marks = 0
 
     def __call__(self, call: Invocation) -> Any:
-        meshes = _meshes_of(call)
+        meshes = meshes_of(call)
         if not meshes:
             return call.proceed()
         event = self._log.events[-1]
@@ -243,7 +243,7 @@ def _shapes(call: Invocation) -> tuple:
     return tuple(tuple(tensor.shape) for tensor in tensors_in((call.args, call.kwargs)))
 
 
-def _meshes_of(call: Invocation) -> list[ttnn.MeshDevice]:
+def meshes_of(call: Invocation) -> list[ttnn.MeshDevice]:
     """Return the open meshes among the arguments, and those that hold their tensors, each once."""
     meshes = [*call.meshes, *(tensor.device() for tensor in call.inputs if tensor.is_allocated())]
     return list({mesh.id(): mesh for mesh in meshes}.values())

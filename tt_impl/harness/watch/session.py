@@ -1,8 +1,8 @@
 """One watched program: its calls are guarded, given values, and noted, whoever wrote it.
 
-    call -> event log -> [Results] -> crash guard -> shadow -> [Meter] -> ttnn
-            (what was     (digests)   (a refusal     (values)  (memory,
-             asked for)                instead of a             programs)
+    call -> event log -> [Results] -> crash guard -> shadow -> [Meter] -> Programs -> ttnn
+            (what was     (digests)   (a refusal     (values)  (memory,   (from ttnn's
+             asked for)                instead of a             programs)  cache?)
                                        dead process)
 
 [with ``report`` only]
@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tt_impl.harness.watch.programs import Programs
 from tt_impl.mock.calls.checks import refuse_crashes
 from tt_impl.mock.calls.shadow import OFF, Shadow, ShadowError, shadow_values
 from tt_impl.mock.log.events import EventLog
@@ -115,6 +116,7 @@ def watched(
             stack.enter_context(intercepted(session.results, first=True))
             session.meter = Meter(session.log)
             stack.enter_context(intercepted(session.meter))
+        stack.enter_context(intercepted(Programs(session.log)))
         stack.enter_context(intercepted(session.log, first=True))
         yield session
 

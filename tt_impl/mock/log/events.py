@@ -85,6 +85,22 @@ class TensorUse:
         return shared and last.address < first.address + first.bank_bytes
 
 
+@dataclass(frozen=True)
+class Reuse:
+    """A program of ttnn's cache that is run for other arguments than it was built for.
+
+    Attributes:
+        program: the device operation.
+        op, where: the call that it was built for, and its line.
+        differs: arguments, each with its value then and now.
+    """
+
+    program: str
+    op: str
+    where: str
+    differs: tuple[tuple[str, str, str], ...]
+
+
 @dataclass
 class Event:
     """One call, with the tensors on devices among its arguments and results.
@@ -101,6 +117,7 @@ class Event:
         refused: first line of that exception, if ttnn or the mock in its place refused the call.
         not_finite: what the call made of inputs without: ``NaN``, ``infinity``.
         padding_reads: what it read of tiles' padding as if it were data.
+        reused: programs that the call runs and that were built for other arguments.
         allocated: of a trace's replay, the places on its mesh that are taken; None for any other call.
     """
 
@@ -118,6 +135,7 @@ class Event:
     refused: str = ""
     not_finite: tuple[str, ...] = ()
     padding_reads: tuple[PaddingRead, ...] = ()
+    reused: tuple[Reuse, ...] = ()
     allocated: frozenset[tuple[str, int]] | None = None
 
     @property
