@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.harness.suites import Ran, run_suite
+from tests.tree import ROOT
 
 VALUES = {
     "test_matmul": "own",
@@ -223,3 +227,27 @@ def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
 def test_an_option_that_cannot_be_met_is_told_before_tests_run(tmp_path: Path, option: str, sentence: str) -> None:
     ran = run_suite(tmp_path, "--ttnn-mock=n150", option, files=("test_values.py",))
     assert ran.code == 4 and sentence in ran.out and "Traceback" not in ran.out and ran.verdicts == {}
+
+
+LEAKS = """
+import pytest
+import ttnn
+
+@pytest.mark.parametrize("memory", [ttnn.DRAM_MEMORY_CONFIG, ttnn.L1_MEMORY_CONFIG])
+def test_two(memory):
+    assert memory is None
+"""
+
+
+def test_the_summary_is_the_last_thing_said(tmp_path: Path) -> None:
+    """ttnn lists at its end what outlives it, as the parameters of a failed test do."""
+    (tmp_path / "test_leaks.py").write_text(LEAKS)
+    command = [sys.executable, "-m", "pytest", "-p", "tt_impl.harness.plugin", "-p", "no:cacheprovider"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment.pop("PYTEST_PLUGINS", None)
+    done = subprocess.run(
+        [*command, "--ttnn-mock", "n150", "-q", "test_leaks.py"],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1].startswith("2 failed in "), done.stdout

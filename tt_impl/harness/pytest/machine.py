@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import sys
@@ -35,6 +36,15 @@ class _Machine:
 _machine = _Machine()
 
 
+def say_no_more() -> None:
+    """Send what comes after Python's end to nobody, so that the summary stays the last thing a run says.
+
+    ttnn's bindings list every object that outlives them there, as parameters of tests do: no mistake of its user.
+    """
+    sys.stderr.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
 def prepare(mesh: str) -> None:
     """Make ready for tests on a mock of ``mesh``, or (``auto``) on one or another in each forked process.
 
@@ -42,6 +52,7 @@ def prepare(mesh: str) -> None:
     """
     ttnn_package()
     spec = get_mesh(COLLECTED_ON if mesh == AUTO else mesh)
+    atexit.register(say_no_more)
     _machine.mesh = mesh
     _machine.folder = environment.make_folder()
     environment.share_runtime_root(_machine.folder)
