@@ -58,6 +58,24 @@ def mask_of_latent_attention(t: Env, wrong: bool) -> None:
     first(t, out)
 
 
+def prompt_of_joint_attention(t: Env, wrong: bool) -> None:
+    """A view of the prompt's whole tiles makes twelve keys of its padding: everything is smaller, which no PCC sees."""
+    ttnn = t.ttnn
+    q, k, v = (t.rand(1, 2, 64, 64) for _ in range(3))
+    prompt = [t.rand(1, 2, 20, 64) for _ in range(3)]
+    joint = [put(t, x) for x in prompt]
+    if wrong:
+        joint = [ttnn.reshape(x, (1, 2, 32, 64), (1, 2, 32, 64)) for x in joint]
+    config = ttnn.SDPAProgramConfig(compute_with_storage_grid_size=(8, 7), q_chunk_size=32, k_chunk_size=32)
+    out, _ = ttnn.transformer.joint_scaled_dot_product_attention(  # here
+        put(t, q), put(t, k), put(t, v), *joint, joint_strategy="rear", program_config=config
+    )
+    keys, values = (torch.cat(pair, 2) for pair in ((k, prompt[1]), (v, prompt[2])))
+    wanted = F.scaled_dot_product_attention(q, keys, values)
+    share = float((first(t, out) - wanted).norm() / wanted.norm())
+    assert share > 0.05 if wrong else share < 0.02, share
+
+
 def keys_while_decoding(t: Env, wrong: bool) -> None:
     """Without a position and a mask all whole tiles of the cache are seen."""
     ttnn = t.ttnn
@@ -121,6 +139,7 @@ EXPECTED = {
     "mask_of_attention": ("tile-padding", "ttnn.transformer.scaled_dot_product_attention"),
     "mask_of_a_slice": ("tile-padding", "ttnn.transformer.scaled_dot_product_attention"),
     "mask_of_latent_attention": ("tile-padding", "ttnn.transformer.flash_mla_prefill"),
+    "prompt_of_joint_attention": ("tile-padding", "ttnn.transformer.joint_scaled_dot_product_attention"),
     "keys_while_decoding": ("tile-padding", "ttnn.transformer.scaled_dot_product_attention_decode"),
     "blocks_of_a_cache": ("tile-padding", "ttnn.transformer.chunked_scaled_dot_product_attention"),
     "inner_dim": ("tile-padding", "ttnn.matmul"),

@@ -6,7 +6,8 @@ Which operation reads it is known from the kernels and programs of ttnn 0.81.1:
   ``var``, ``std``, ``argmax``, layer and RMS norms, and softmax of interleaved tensors go by the shape; ``scatter`` and
   ``concat`` take rows without it. None of these reads it.
 * Attention masks the keys beyond the shape where it makes the mask itself. A mask that it is given is read by whole
-  tiles, so its padding decides whether the padding of K and V takes part: ``ATTENTION``. Decoding without a position
+  tiles, so its padding decides whether the padding of K and V takes part: ``ATTENTION``. Keys that are a view of whole
+  tiles have rows of padding that count (``JOINT``, too). Decoding without a position
   masks nothing (``DECODING``), and blocks of a paged cache are counted in whole tiles (``PAGED``).
 * Matrix products add up whole tiles of the inner dim: ``PRODUCTS``.
 * Softmax of sharded tensors and the sums of squares of ``SUMS_OF_SQUARES`` take whole tiles of a row.
@@ -40,6 +41,14 @@ def _named(names: str) -> frozenset[str]:
 
 ATTENTION = _named("transformer.scaled_dot_product_attention transformer.flash_mla_prefill")
 DECODING = _named("transformer.scaled_dot_product_attention_decode transformer.flash_multi_latent_attention_decode")
+_KEYS = {"input_tensor_k": 1}
+_JOINT_KEYS = {"joint_tensor_k": 4}
+JOINT = {
+    "ttnn.transformer.joint_scaled_dot_product_attention": _KEYS | _JOINT_KEYS,
+    "ttnn.transformer.ring_joint_scaled_dot_product_attention": _JOINT_KEYS,
+    "ttnn.transformer.exp_ring_joint_scaled_dot_product_attention": _JOINT_KEYS,
+}
+"""Attention of two streams, and its keys by name and position; those cut over a ring end where ``logical_n`` says."""
 PAGED = _named(
     "transformer.chunked_scaled_dot_product_attention transformer.chunked_flash_mla_prefill "
     "transformer.paged_scaled_dot_product_attention_decode transformer.paged_flash_multi_latent_attention_decode"
@@ -67,9 +76,14 @@ def padding_reads(call: Arguments, store: Store) -> list[PaddingRead]:
     """List what an operation reads of its inputs' padding that changes its result, or may."""
     if call.name in PAGED:
         return list(_of_blocks(call))
+    if call.name in JOINT:
+        return list(_of_views(call, store, JOINT[call.name]))
     if call.name in ATTENTION or call.name in DECODING:
         keys = keys_beyond(call, store)
-        return [] if keys is None or keys.hidden else [keys.read]
+        found = [] if keys is None or keys.hidden else [keys.read]
+        masked = call.kwargs.get("is_causal", True) or call.kwargs.get("attn_mask") is not None
+        sees_all = call.name in ATTENTION and not masked
+        return found + list(_of_views(call, store, _KEYS)) if sees_all else found
     if call.name in PRODUCTS:
         inner = inner_beyond(call, store)
         return [] if inner is None or 0.0 in inner.fills else [inner.read]
@@ -171,6 +185,18 @@ def keys_beyond(call: Arguments, store: Store) -> Keys | None:
     remedy = "make the mask with pad_value=-inf, or fill it by ttnn.fill_implicit_tile_padding(mask, -inf)"
     read = _read("attn_mask", mask, COLUMNS, added, remedy)
     return Keys(_length(k, ROWS), k_fill, v_fill, added, (k, v, mask), read)
+
+
+def _of_views(call: Arguments, store: Store, keys: dict[str, int]) -> Iterator[PaddingRead]:
+    """Find keys that are a view of whole tiles, so that rows of padding count as rows of the tensor."""
+    for name, position in keys.items():
+        for k in tensors_in(call.argument(name, position)):
+            rows = store.rows_within(k)
+            shape = view_of(k).shape
+            if rows < shape[ROWS] and not call.kwargs.get("logical_l"):
+                remedy = "pass the tensor in its own shape, whose padding attention hides"
+                fill = store.values[k.buffer_unique_id()].padding.rows
+                yield PaddingRead(name, (*shape[:ROWS], rows, shape[COLUMNS]), ROWS, shape[ROWS], fill, remedy)
 
 
 def _of_blocks(call: Arguments) -> Iterator[PaddingRead]:

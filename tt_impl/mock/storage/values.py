@@ -122,6 +122,16 @@ class Store:
             return Padding()
         return values.padding
 
+    def rows_within(self, tensor: ttnn.Tensor) -> int:
+        """Return how many rows of ``tensor`` are data, where it is a view of whole tiles of a tensor with fewer."""
+        view = view_of(tensor)
+        values = self.values.get(tensor.buffer_unique_id())
+        rows = view.rows()[0][-2]
+        if values is None or values.view.tile != view.tile or values.view.rows()[1] != view.rows()[1]:
+            return rows
+        shape = values.view.rows()[0]
+        return min(rows, shape[-2]) if (*shape[:-2], shape[-1]) == (*view.shape[:-2], view.shape[-1]) else rows
+
     def add_window(self, tensor: ttnn.Tensor, window: Window) -> None:
         """Note that ``tensor`` shares the buffer of another one, as a part of it."""
         self.windows[_place(tensor)] = window
