@@ -225,29 +225,85 @@ def test_words_are_sorted_and_defined_once():
     assert used - known == set()
 
 
-REPLACED = frozenset("zygote zygotes twin twins wing wings wire blame said told today helps".split())
-"""Private words that field terms have replaced; ``docs/words.md`` has those."""
-FLAGS = {"refsim/cli/commands/plan.py": {"today"}}
-"""The names of flags."""
+PARTS = {
+    **dict.fromkeys(("zygote", "zygotes"), "fork server"),
+    **dict.fromkeys(("twin", "twins"), "counterpart"),
+    **dict.fromkeys(("wing", "wings"), "device backend"),
+    **{
+        "wire": "transport",
+        "blame": "diagnosis",
+        "said": "printed",
+        "told": "reported",
+        "today": "now",
+        "helps": "hint",
+    },
+}
+"""Private words that stand in no part of a name, and the field's word for each; ``docs/words.md`` has those."""
+NAMES = {
+    "found": "what it is: matches, metrics, shapes, result",
+    "given": "arguments, inputs, options",
+    "held": "tensors, shards, contents",
+    "kept": "cache, remaining, columns",
+    "own": "local, user_..., of this project",
+    "truth": "expected",
+    "telling": "progress, informative",
+    "study": "recognition",
+    "own text": "user_text",
+    "own checkpoint": "user_checkpoint",
+    "placed calls": "calls and their placements",
+}
+"""Private words that are no name of a thing by themselves, whatever underscores stand around them."""
+PROSE = {
+    **dict.fromkeys(("zygote", "zygotes"), "fork server"),
+    **dict.fromkeys(("twin", "twins"), "counterpart"),
+    **dict.fromkeys(("wing", "wings"), "device backend"),
+    **{"own text": "the user's text", "truth": "what is right", "telling": "informative"},
+}
+"""Private words that stand in no docstring, comment, message, help text or document."""
+SHOWN = {"refsim/cli/commands/plan.py": {"today"}, "tt_impl/reports/memory.py": {"kept"}}
+"""The names of flags, and of what records show."""
 
 
 def identifiers(source: str) -> set[str]:
-    """The parts of every name that a file defines or uses, in lower case: ``_OldZygote`` and ``old_zygote`` alike."""
+    """Every name that a file defines or uses, in lower case with a space between its parts."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         for attribute in ("id", "attr", "arg", "name", "module", "asname"):
             if isinstance(name := getattr(node, attribute, None), str):
-                names.add(name)
-    spaced = " ".join(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[_.]", " ", name) for name in names)
-    return set(spaced.casefold().split())
+                names.update(name.split("."))
+    return {re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", name).strip().casefold() for name in names}
+
+
+def private_names(source: str) -> set[str]:
+    """The private words among a file's names: a part of ``_old_zygote``, all of ``_found``, not ``not_found``."""
+    names = identifiers(source)
+    return (names & NAMES.keys()) | ({part for name in names for part in name.split()} & PARTS.keys())
+
+
+def private_words(text: str) -> set[str]:
+    """The private words of a text, whatever space is between two of them."""
+    spaced = " ".join(text.casefold().split())
+    return {word for word in PROSE if word in spaced and re.search(rf"\b{word}\b", spaced)}
 
 
 def test_names_are_field_terms():
     for path in files():
         name = path.relative_to(ROOT).as_posix()
-        assert identifiers(path.read_text(encoding="utf-8")) & REPLACED - FLAGS.get(name, set()) == set(), name
+        assert private_names(path.read_text(encoding="utf-8")) - SHOWN.get(name, set()) == set(), name
+
+
+def test_texts_are_in_field_terms():
+    documents = [*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    words = {path: private_words(path.read_text(encoding="utf-8")) for path in (*files(), *documents)}
+    assert {path.relative_to(ROOT).as_posix(): private for path, private in words.items() if private} == {}
 
 
 def test_a_private_word_is_found():
     source = "from a.wire import x as y\nclass MyZygote:\n    def f(self, twin=0): self.wing_count = said\n"
-    assert identifiers(source) & REPLACED == {"wire", "zygote", "twin", "wing", "said"}
+    assert private_names(source) == {"wire", "zygote", "twin", "wing", "said"}
+    assert private_names("_found = not_found\nclass Held: pass\nimport a.study\nx.own_version") == {
+        "found",
+        "held",
+        "study",
+    }
+    assert private_words("Ask the Wing: it is\n telling in its own\n    text.") == {"wing", "telling", "own text"}
