@@ -80,10 +80,10 @@ def padding_reads(call: Arguments, store: Store) -> list[PaddingRead]:
         return list(_of_views(call, store, JOINT[call.name]))
     if call.name in ATTENTION or call.name in DECODING:
         keys = keys_beyond(call, store)
-        found = [] if keys is None or keys.hidden else [keys.read]
+        reads = [] if keys is None or keys.hidden else [keys.read]
         masked = call.kwargs.get("is_causal", True) or call.kwargs.get("attn_mask") is not None
         sees_all = call.name in ATTENTION and not masked
-        return found + list(_of_views(call, store, _KEYS)) if sees_all else found
+        return reads + list(_of_views(call, store, _KEYS)) if sees_all else reads
     if call.name in PRODUCTS:
         inner = inner_beyond(call, store)
         return [] if inner is None or 0.0 in inner.fills else [inner.read]
