@@ -90,12 +90,12 @@ def _columns(ctx: Context, heads: list[torch.Tensor], *, cut: bool) -> ttnn.Tens
 def causal_mask(ctx: Context, rows: int, keys: int) -> ttnn.Tensor | None:
     """Make the mask (1, 1, rows, keys) in bf16 that is added to scores, None for a single row, which attends to all.
 
-    The last ``rows`` of all ``keys`` rows attend to the rows up to their own.
+    The last ``rows`` of all ``keys`` rows attend to the rows up to their own, and never to what fills up the last tile.
     """
     if rows == 1:
         return None
     ahead = torch.ones(rows, keys).triu(keys - rows + 1)
-    return ctx.put((ahead * _HIDDEN)[None, None], dtype=ttnn.bfloat16)
+    return ctx.put((ahead * _HIDDEN)[None, None], dtype=ttnn.bfloat16, padding=_HIDDEN)
 
 
 def grouped_attention(

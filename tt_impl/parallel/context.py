@@ -78,8 +78,11 @@ class Context:
         tp_dim: int | None = None,
         dtype: ttnn.DataType | None = None,
         layout: ttnn.Layout = ttnn.TILE_LAYOUT,
+        padding: float = 0.0,
     ) -> ttnn.Tensor:
         """Put a host tensor on every device: cut along ``sp_dim`` over sp and ``tp_dim`` over tp, else replicated.
+
+        ``padding`` fills up its last tiles.
 
         A meta tensor is allocated like any other and holds nothing.
         """
@@ -93,7 +96,7 @@ class Context:
             dims[self.tp_axis] = tp_dim
         if x.is_meta:
             return ttnn.empty(self._local_shape(x, dims), dtype=dtype, layout=layout, device=self.device)
-        return ttnn.to_device(self._host(x, dims, sp_dim, dtype, layout), self.device)
+        return ttnn.to_device(self._host(x, dims, sp_dim, dtype, layout, padding), self.device)
 
     def host(self, x: torch.Tensor, *, tp_dim: int | None = None) -> ttnn.Tensor:
         """Make a host tensor that stays there, row by row, cut along ``tp_dim`` over tp or the same for all devices."""
@@ -103,7 +106,13 @@ class Context:
         return self._host(filled(x), dims, None, self.dtype, ttnn.ROW_MAJOR_LAYOUT)
 
     def _host(
-        self, x: torch.Tensor, dims: list[int | None], sp_dim: int | None, dtype: ttnn.DataType, layout: ttnn.Layout
+        self,
+        x: torch.Tensor,
+        dims: list[int | None],
+        sp_dim: int | None,
+        dtype: ttnn.DataType,
+        layout: ttnn.Layout,
+        padding: float = 0.0,
     ) -> ttnn.Tensor:
         """Lay a host tensor out as the devices will hold it, cut along ``dims`` of (axis 0, axis 1)."""
         if sp_dim is not None and self._both_axes:
@@ -112,7 +121,7 @@ class Context:
         else:
             mapper = ttnn.ShardTensor2dMesh(self.device, mesh_shape=self.shape, dims=tuple(dims))
         # Told a device, from_torch sends what it gets and lays out tiles there; here they are made on the host.
-        return ttnn.from_torch(x, dtype=dtype, layout=layout, mesh_mapper=mapper)
+        return ttnn.from_torch(x, dtype=dtype, layout=layout, mesh_mapper=mapper, pad_value=padding)
 
     def put_rows(self, x: torch.Tensor, dtype: ttnn.DataType, *, tp_dim: int | None = None) -> ttnn.Tensor:
         """Put a host tensor on every device row by row instead of in tiles: ids, and tables they pick from.

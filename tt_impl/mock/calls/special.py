@@ -18,7 +18,7 @@ from tt_impl.mock.calls.stand_ins import EMULATED, proceed
 from tt_impl.mock.calls.traces import EMULATED_TRACES
 from tt_impl.mock.storage.buffers import Window
 from tt_impl.mock.storage.errors import MissingRule, ShadowError, UnknownPadding
-from tt_impl.mock.storage.host import copy_into, host_shards, host_tensor
+from tt_impl.mock.storage.host import copy_into, host_padding, host_shards, host_tensor
 from tt_impl.mock.storage.values import ProgramValues, Store, describe, filled, mesh_shape_of, view_of
 from tt_impl.trace.intercept import MARKS, TENSOR, Invocation, on_device
 
@@ -61,7 +61,8 @@ def _to_device(shadow: ProgramValues, call: Invocation) -> Any:
 def _write(store: Store, host: ttnn.Tensor, device: ttnn.Tensor, writer: str, padding: float | None = None) -> None:
     """Have the device tensor hold what the host tensor does."""
     rows, columns = mesh_shape_of(device)
-    store.write(device, host_shards(host, rows * columns), writer, padding)
+    fills = host_padding(host) if padding is None else padding
+    store.write(device, host_shards(host, rows * columns), writer, fills)
 
 
 def _to_host(shadow: ProgramValues, call: Invocation) -> Any:

@@ -8,7 +8,8 @@ import torch
 import ttnn
 
 from tt_impl.mock.storage.dtypes import RANGES
-from tt_impl.mock.storage.values import Shards
+from tt_impl.mock.storage.padding import Padding, ends_inside
+from tt_impl.mock.storage.values import Shards, view_of
 from tt_impl.trace.intercept import uncaught
 
 
@@ -52,6 +53,23 @@ def host_shards(host: ttnn.Tensor, devices: int) -> list[torch.Tensor]:
                 converted[address] = ttnn.to_torch(part)
             values.append(converted[address])
     return values * devices if len(values) == 1 else values
+
+
+def host_padding(host: ttnn.Tensor) -> Padding:
+    """Return what fills up the tiles of a host tensor, as its first part has it."""
+    below, right = ends_inside(view_of(host))
+    if not below and not right:
+        return Padding()
+    with uncaught():
+        part = ttnn.get_device_tensors(host)[0].to_torch_with_padded_shape()
+    rows, columns = (*(1, 1), *host.shape)[-2:]
+    return Padding(_only(part[..., rows:, :columns]), _only(part[..., columns:]))
+
+
+def _only(values: torch.Tensor) -> float | None:
+    """Return the one number that all are; None if there is no such."""
+    numbers = values.unique()
+    return float(numbers) if numbers.numel() == 1 else None
 
 
 def copy_into(host: ttnn.Tensor, values: ttnn.Tensor) -> None:
