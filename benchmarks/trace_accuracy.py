@@ -87,6 +87,16 @@ def classes(comparison: Comparison) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("class").reset_index()
 
 
+def by_class(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return by class of operation runs, measured and predicted us; None where one has no price."""
+    rows = []
+    for kind, part in comparison.runs.groupby("kind", sort=True):
+        predicted = None if part["predicted_ns"].isna().any() else float(part["predicted_ns"].sum() / 1000)
+        row = {"op": str(kind), "count": len(part), "measured_us": float(part["ns"].sum() / 1000)}
+        rows.append(row | {"predicted_us": predicted})
+    return rows
+
+
 def devices(comparison: Comparison) -> pd.DataFrame:
     """Return what each device of each file measured and was predicted, in us of kernels that have a price; the
     ``critical`` device of a file is the one that measured most.

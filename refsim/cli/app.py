@@ -17,6 +17,7 @@ from refsim.cli.commands.generate import generate
 from refsim.cli.commands.kernels import kernels
 from refsim.cli.commands.memory import memory
 from refsim.cli.commands.meshes import meshes
+from refsim.cli.commands.numerics import numerics
 from refsim.cli.commands.ops import ops
 from refsim.cli.commands.plan import plan
 from refsim.cli.commands.report import report
@@ -37,6 +38,7 @@ for command in (run, generate, explain, plan, time, memory, ops, meshes, calibra
     app.command()(command)
 app.command(rich_help_panel=CONTRIBUTORS)(kernels)
 app.add_typer(ttnn, name="ttnn", help="Run anyone's TTNN programs on meshes that are not there, and compare two.")
+app.add_typer(numerics, name="numerics", help="Predict what a device's rounding does, and judge a measured PCC by it.")
 app.add_typer(
     report, name="report", help="Write predictions, ttnn's memory and all results as tables, plots and one page."
 )

@@ -57,7 +57,7 @@ HARNESS_ROOMS = ("watch", "checks", "reports", "comparison", "pytest", "script",
 """Rooms and modules of the harness: none takes from a later one."""
 MOCK_ROOMS = {"machine": 0, "storage": 0, "rules": 1, "numerics": 2, "calls": 3, "log": 4}
 """Rooms of the mock, each with its height: one takes from itself and from lower ones."""
-ROOMS = tuple("cases measure explain kinds report run user policies faults mutation cli".split())
+ROOMS = tuple("cases measure explain kinds report run user rounding policies faults mutation cli".split())
 """Of parity, each standing on those before it."""
 KINDS = ("base", "cpu", "ttnn", "refusals", "published")
 """Of parity.kinds, likewise."""

@@ -137,3 +137,28 @@ def hiding(bars: dict[tuple[str, str], list[tuple[int, float, float, float]]], p
         axis.grid(alpha=0.3)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncol=4)
     _save(figure, path, below=0.04)
+
+
+def pareto(points: dict[str, tuple[float, float]], front: list[str], path: Path, *, limit: float, title: str) -> None:
+    """Draw 1 - PCC over predicted seconds.
+
+    Args:
+        points: (seconds, 1 - PCC) by the name of a choice.
+        front: names of those that no other one beats, joined by a line.
+        path: of the SVG.
+        limit: 1 - PCC that is allowed.
+        title: above the plot.
+    """
+    figure, axes = _figure(1, 1, width=7.0, height=4.6)
+    axis = axes[0][0]
+    joined = sorted(points[name] for name in front)
+    axis.plot([x for x, _ in joined], [y for _, y in joined], color="0.6", zorder=1)
+    for name, (seconds, error) in points.items():
+        axis.scatter([seconds], [error], s=18, color="tab:blue" if name in front else "0.6", zorder=2)
+        axis.annotate(name, (seconds, error), fontsize=6, xytext=(3, 3), textcoords="offset points")
+    axis.axhline(limit, color="tab:red", linewidth=0.8, linestyle="--")
+    axis.set_yscale("log")
+    axis.set_xlabel("seconds, predicted")
+    axis.set_ylabel("1 - PCC, predicted")
+    axis.set_title(title)
+    _save(figure, path)

@@ -1,0 +1,183 @@
+"""``refsim numerics``: what a device's rounding does to a model, and whether a measured PCC is that."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from refsim.base.errors import UserError
+from refsim.cli import options as opt
+from refsim.cli.answer import answer, check_out, say
+from refsim.files import output
+
+numerics = typer.Typer(no_args_is_help=True)
+Subject = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL|FOLDER|CASE",
+        help="A random model of parity, a published one (a random block of its widths), a case's id, or a folder.",
+    ),
+]
+Mesh = Annotated[str, opt.scheme(help="Name of a mesh.", show_default="the case's, or n150")]
+Parallel = Annotated[str, opt.scheme(help="Factors, e.g. sp2_tp2.", show_default="the case's, or sp1")]
+Inputs = Annotated[Path | None, opt.weights(help="Of a folder: safetensors with the arguments of its forward.")]
+Level = Annotated[Literal["fast", "exact"], opt.precision(help="exact has the simulator's bits and takes minutes.")]
+Spec = Annotated[
+    str, opt.precision("--device-numerics", help="What the device is configured to, as `refsim run` takes it.")
+]
+Pcc = Annotated[float, opt.check(help="PCC that a choice has to reach.", min=-1.0, max=1.0)]
+Out = Annotated[Path | None, opt.output(help="Folder for the tables in markdown, and plots.")]
+
+
+@numerics.callback()
+def _numerics() -> None:
+    """Predict what a device's rounding does to a model, and judge a measured PCC by it."""
+
+
+@numerics.command()
+def predict(
+    model: Subject,
+    mesh: Mesh = "",
+    parallel: Parallel = "",
+    pcc: Pcc = 0.999,
+    size: opt.Size = None,
+    inputs: Inputs = None,
+    seed: opt.Seed = 0,
+    level: Level = "fast",
+    out: Out = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Predict PCC, relative RMSE and gain of each choice, by op, layer and block, with its predicted time beside it."""
+    check_out(out)
+    from parity.cases.store import CheckpointStore
+    from parity.rounding import predict as predicting
+    from parity.rounding import report, subjects
+
+    with CheckpointStore() as store:
+        subject = subjects.find(model, store, inputs=inputs, mesh=mesh, parallel=parallel)
+        seconds = None
+        if subject.timed is not None:
+            seconds = predicting.seconds_of(subject.timed, subject.options("bf16"), size)
+        how = {"pcc": pcc, "seed": seed, "level": level, "seconds": seconds}
+        prediction = predicting.predict(subject, **how, progress=_quietly(as_json))
+    if out is not None:
+        name = _file_name(subject.name)
+        output.write(out / f"{name}.md", report.text(prediction).encode())
+        if seconds is not None:
+            report.plot(prediction, out / f"{name}.svg")
+    answer(prediction, report.text, as_json=as_json)
+
+
+@numerics.command()
+def judge(
+    case: Subject,
+    pcc: Annotated[float | None, opt.check(help="The measured PCC of the answer.", min=-1.0, max=1.0)] = None,
+    record: Annotated[Path | None, opt.check(help="A device run's PCC by layer: a file or a folder.")] = None,
+    mesh: Mesh = "",
+    parallel: Parallel = "",
+    inputs: Inputs = None,
+    device_numerics: Spec = "fast",
+    seeds: Annotated[int, opt.weights(min=1, max=100, help="Seeds of weights and inputs.")] = 3,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Say whether rounding explains a measured PCC, or where to look first; exit code 1 where it does not."""
+    from parity.cases.store import CheckpointStore
+    from parity.rounding import measured, subjects, verdict
+    from refsim.base.device_numerics import DeviceNumerics
+
+    DeviceNumerics.parse(device_numerics)
+    recorded = measured.read(record) if record is not None else measured.Record()
+    whole = pcc if pcc is not None else recorded.whole
+    if whole is None and not recorded.layers:
+        raise UserError("nothing to judge; give --pcc 0.9961, or --record with a device run's PCC.")
+    with CheckpointStore() as store:
+        subject = subjects.find(case, store, inputs=inputs, mesh=mesh, parallel=parallel)
+        how = {"layers": recorded.layers, "numerics": device_numerics, "seeds": seeds if inputs is None else 1}
+        result = verdict.judge(subject, whole, **how, progress=_quietly(as_json))
+    answer(result, lambda each: each.text(), as_json=as_json, passed=result.explained)
+
+
+@numerics.command()
+def ingest(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What a device run left: PCC records, profiler CSVs.")],
+    model: Annotated[str, opt.check(help="Predict the same beside it: as `judge` takes it.", show_default="none")] = "",
+    mesh: Mesh = "",
+    parallel: Parallel = "",
+    device_numerics: Spec = "fast",
+    seeds: Annotated[int, opt.weights(min=1, max=100, help="Seeds of weights and inputs.")] = 1,
+    arch: opt.Arch = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Put what a device run measured beside what is predicted: PCC of layers, and times of operations."""
+    from parity.cases.store import CheckpointStore
+    from parity.rounding import ingested, measured, subjects, verdict
+
+    record = measured.read(folder)
+    judged = None
+    if model and record.pcc:
+        with CheckpointStore() as store:
+            subject = subjects.find(model, store, mesh=mesh, parallel=parallel)
+            how = {"layers": record.layers, "numerics": device_numerics, "seeds": seeds}
+            judged = verdict.judge(subject, record.whole, **how, progress=_quietly(as_json))
+    times = []
+    if record.profiles:
+        from benchmarks import trace_accuracy
+
+        table = trace_accuracy.by_class(trace_accuracy.compare(record.profiles, arch))
+        times = [ingested.Time(**row) for row in table]
+    answer(ingested.beside(record, judged, times), ingested.text, as_json=as_json)
+
+
+@numerics.command()
+def drift(
+    pipeline: Annotated[str, typer.Argument(help="A tiny pipeline of parity, such as sd3_pipeline_tiny.")],
+    mesh: Mesh = "n150",
+    parallel: Parallel = "sp1",
+    steps: Annotated[int | None, opt.size(help="Denoising steps.", min=1, max=1000)] = None,
+    device_numerics: Annotated[
+        list[str] | None, opt.precision("--device-numerics", help="One more to compare; may be repeated.")
+    ] = None,
+    seed: opt.Seed = 0,
+    out: Out = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Show how far latents drift from the exact loop, step by step, as a device rounds and in bf16."""
+    check_out(out)
+    from parity.rounding import drift as drifting
+    from parity.rounding import report
+
+    specs = (drifting.BF16, *device_numerics) if device_numerics else drifting.USUAL
+    how = {"mesh": mesh, "parallel": parallel, "steps": steps, "numerics": specs, "seed": seed}
+    result = drifting.drift(pipeline, **how, progress=_quietly(as_json))
+    if out is not None:
+        output.write(out / f"drift_{_file_name(pipeline)}.md", report.drift_text(result).encode())
+    answer(result, report.drift_text, as_json=as_json)
+
+
+@numerics.command()
+def published(
+    models: Annotated[bool, typer.Option(help="Also what needs a model on the ranks.")] = True,
+    out: Out = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Put predicted errors beside published ones of silicon; nothing is fitted to them."""
+    check_out(out)
+    from parity.rounding import published as known
+    from parity.rounding import report
+
+    table = known.compare(_quietly(as_json), models=models)
+    if out is not None:
+        output.write(out / "published.md", report.published_text(table).encode())
+    answer(table, report.published_text, as_json=as_json)
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", Path(text).name)
+
+
+def _quietly(quiet: bool) -> Any:
+    """Return what says on stderr which run begins, unless it is to be quiet."""
+    return (lambda _: None) if quiet else (lambda what: say(f"... {what}"))
