@@ -156,8 +156,8 @@ def compare(progress: Callable[[str], None] = lambda _: None, *, models: bool = 
         progress(figure.module)
         predict = figure.predict if models or not figure.on_ranks else None
         predicted = predict() if predict else None
-        said = (figure.module, figure.metric, figure.published, predicted)
-        rows.append(Published(*said, figure.how, figure.source, figure.explained))
+        common = (figure.module, figure.metric, figure.published, predicted)
+        rows.append(Published(*common, figure.how, figure.source, figure.explained))
     known = [row for row in rows if row.close is not None]
     return Table(rows, close=sum(bool(row.close) for row in known), predicted=len(known))
 
