@@ -233,4 +233,40 @@ def values_are_forgotten(t: Env) -> None:
     assert len(t.shadow.store.values) < 20
 
 
+def padding_that_operations_fill_themselves(t: Env) -> None:
+    """No finding is made of these, because ttnn runs FillPad before them, or reads no padding: asked of ttnn itself."""
+    from tt_impl.harness.checks.find import find
+    from tt_impl.harness.watch.session import watched
+
+    ttnn, x = t.ttnn, t.rand(1, 1, 40, 50)
+    wanted = x.bfloat16().float() + 1
+    with watched() as session:
+        tensor = ttnn.add(t.put(x), 1.0)  # its padding is 1
+        places = ttnn.from_torch(
+            torch.zeros(1, 1, 40, 50, dtype=torch.int32), dtype=ttnn.uint32, layout=ttnn.TILE_LAYOUT, device=t.device
+        )
+        for fills, call in (
+            (True, lambda: ttnn.sum(tensor, dim=-1)),
+            (True, lambda: ttnn.mean(tensor, dim=-2)),
+            (True, lambda: ttnn.max(tensor, dim=-1)),
+            (True, lambda: ttnn.prod(tensor, dim=-1)),
+            (True, lambda: ttnn.topk(tensor, 8)),
+            (True, lambda: ttnn.sort(tensor)),
+            (True, lambda: ttnn.gather(tensor, -1, places)),
+            (True, lambda: ttnn.rms_norm_pre_all_gather(tensor)),
+            (True, lambda: ttnn.layer_norm_pre_all_gather(tensor)),
+            (False, lambda: ttnn.var(tensor, dim=-1)),
+            (False, lambda: ttnn.softmax(tensor, dim=-1)),
+            (False, lambda: ttnn.layer_norm(tensor)),
+        ):
+            ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NORMAL)
+            call()
+            nodes = ttnn.graph.end_graph_capture()
+            names = [node["params"]["name"] for node in nodes if node["node_type"] == "function_start"]
+            assert ("FillPadDeviceOperation" in names) == fills, names
+        statistics = session.shadow.values(ttnn.rms_norm_pre_all_gather(tensor))[0][..., 0]
+    torch.testing.assert_close(statistics, wanted.bfloat16().float().square().sum(-1), rtol=0.02, atol=0)
+    assert [finding for finding in find(session.log) if finding.kind == "tile-padding"] == []
+
+
 CASES = collect(globals())
