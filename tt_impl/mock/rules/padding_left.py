@@ -30,11 +30,8 @@ _BY_PLACE = frozenset({"alt_complex_rotate90", "prelu", "tril", "triu"})
 
 def left_in_tiles(call: Call, output: ttnn.Tensor) -> Padding:
     """Return what ``call`` leaves in the last tiles of one of its outputs."""
-    view = view_of(output)
-    if not any(ends_inside(view)):
-        return _UNKNOWN
     leaves = _LEAVES.get(call.name)
-    if leaves is None:
+    if leaves is None or not any(ends_inside(view_of(output))):
         return _UNKNOWN
     try:
         return leaves(call, output)
