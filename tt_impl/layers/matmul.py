@@ -81,9 +81,8 @@ def gather_matmul(
     """
     if not (workers := _workers(ctx, x)):
         return matmul(ctx, gather_features(ctx, x), weight, bias, activation=activation, within=within)
-    how = {"fused_activation": ACTIVATIONS[activation]} if activation else {}
     memory = programs.activation_memory(x.shape[-2]) if within else ttnn.DRAM_MEMORY_CONFIG
-    return _gathered(ctx, x, weight, workers, bias_tensor=bias, memory_config=memory, **how)[0]
+    return _gathered(ctx, x, weight, workers, activation, bias_tensor=bias, memory_config=memory)[0]
 
 
 def gather_split_matmul(
@@ -105,8 +104,18 @@ def _workers(ctx: Context, x: ttnn.Tensor) -> int:
     return programs.workers_per_link(grid.x, ctx.ccl.num_links[ctx.tp_axis])
 
 
-def _gathered(ctx: Context, x: ttnn.Tensor, weight: ttnn.Tensor, workers: int, **how: Any) -> list[ttnn.Tensor]:
-    """Issue the fused operation; the last row of cores forwards packets."""
+def _gathered(
+    ctx: Context, x: ttnn.Tensor, weight: ttnn.Tensor, workers: int, activation: str | None = None, **how: Any
+) -> list[ttnn.Tensor]:
+    """Issue the fused operation; the last row of cores forwards packets.
+
+    A channel has a buffer less for each activation: ttnn's key of programs lacks the activation (tt-metal #57357), but
+    not the number of buffers, and a call would run the program of another one that differs in nothing else.
+    """
+    buffers = programs.buffers_per_channel(workers)
+    if activation:
+        buffers -= 1 + list(ACTIVATIONS).index(activation)
+        how["fused_activation"] = ACTIVATIONS[activation]
     grid = ctx.device.compute_with_storage_grid_size()
     config = programs.matmul_config(
         x.shape[-2],
@@ -123,7 +132,7 @@ def _gathered(ctx: Context, x: ttnn.Tensor, weight: ttnn.Tensor, workers: int, *
         compute_kernel_config=ctx.linear_config,
         config=config,
         num_workers_per_link=workers,
-        num_buffers_per_channel=programs.buffers_per_channel(workers),
+        num_buffers_per_channel=buffers,
         **how,
     )
 
