@@ -6,11 +6,12 @@ import json
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from parity.rounding import ingested, measured, report, verdict
 from parity.rounding import predict as predicting
 from parity.rounding import published as known
-from parity.rounding.drift import by_step, drift
+from parity.rounding.drift import Drift, by_step, drift
 from parity.rounding.errors import Error
 from parity.rounding.predict import Row, pareto, recommend
 from parity.rounding.subjects import Subject, find
@@ -18,7 +19,10 @@ from parity.rounding.verdict import Distribution
 from refsim.base.device_numerics import DeviceNumerics
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
+from refsim.cli.app import app
+from refsim.files.output import document
 from refsim.runtime.launch import Result
+from tests.json_output import loads
 from tests.refsim.helpers import assert_one_sentence
 
 LAYERS = ("blocks.0.to_q", "blocks.0+0", "blocks.1.to_q")
@@ -75,6 +79,7 @@ def test_a_prediction_ranks_choices_and_recommends_the_cheapest_that_is_exact_en
     text = report.text(prediction)
     assert "Cheapest within PCC 0.999: bfloat8_b, LoFi" in text
     assert "cumsum (2)" in text
+    assert loads("numerics predict", document(prediction))["recommended"]["name"].startswith("bfloat8_b")
     assert "No choice reaches PCC 1" in report.recommendation(predicting.predict(Made(), pcc=1.0))
 
 
@@ -120,6 +125,8 @@ def test_a_record_by_layer_says_where_to_look_first():
     assert result.unknown == ["elsewhere"]
     beside = ingested.beside(measured.Record(record), result, [ingested.Time("matmul", 2, 10.0, None)])
     assert [row.explained for row in beside.pcc] == [True, False, False, None]
+    assert loads("numerics judge", document(result))["look_first"] == result.look_first
+    assert loads("numerics ingest", document(beside))["judged"] is False
     assert "| blocks.0+0 | 1.0e-03 |" in ingested.text(beside)
     assert "| matmul | 2 | 10.0 |  |" in ingested.text(beside)
 
@@ -180,6 +187,9 @@ def test_latents_are_compared_step_by_step():
     exact = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
     steps = by_step(exact, {"fast": torch.stack([exact[0], exact[1] + 0.1 * exact[1].flip(0)])})
     assert steps[0].errors["fast"].one_minus_pcc < 1e-12 < steps[1].errors["fast"].one_minus_pcc
+    latents = Drift("made", "n150 sp1", 0, steps)
+    assert loads("numerics drift", document(latents))["steps"][1]["step"] == 2
+    assert "| 1 | 0.0e+00 |" in report.drift_text(latents)
     with pytest.raises(UserError, match="choose one of sd3_pipeline_tiny"):
         drift("moon")
 
@@ -195,4 +205,17 @@ def test_published_errors_of_operations_are_predicted(monkeypatch):
     assert not rows["H3 ff2 matmul", "1 - PCC"].close
     assert rows["H3 ff2 matmul", "1 - PCC"].explained
     assert rows["VSA attention, sparsity 0.9", "1 - PCC"].close is None
+    assert loads("numerics published", document(table))["close"] == 1
     assert "| H3 ff2 matmul |" in report.published_text(table)
+
+
+def test_the_command_reads_a_record_without_a_model(tmp_path):
+    (tmp_path / "a.csv").write_text("name,pcc\nnorm,0.99999\n")
+    printed = CliRunner().invoke(app, ["numerics", "ingest", str(tmp_path), "--json"])
+    assert loads("numerics ingest", printed.stdout)["pcc"][0]["name"] == "norm"
+
+
+def test_the_command_needs_something_to_judge():
+    outcome = CliRunner().invoke(app, ["numerics", "judge", "sd35_tiny"])
+    assert isinstance(outcome.exception, UserError)
+    assert "give --pcc 0.9961" in outcome.exception.with_flags
