@@ -29,7 +29,7 @@ def too_small(log: EventLog) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def given_twice(log: EventLog) -> Iterator[Finding]:
+def same_buffer(log: EventLog) -> Iterator[Finding]:
     """Find collectives that are given one buffer for two results."""
     for event in log.events:
         first: dict[int, TensorUse] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import chain
 
 from tt_impl.harness.checks import ERROR, NOTE
-from tt_impl.harness.checks.buffers import freed, given_twice, never_written, stale, too_small, unused
+from tt_impl.harness.checks.buffers import freed, never_written, same_buffer, stale, too_small, unused
 from tt_impl.harness.checks.cached import cached
 from tt_impl.harness.checks.fabric import Links, cluster_links, wires
 from tt_impl.harness.checks.finding import Finding, once
@@ -25,7 +25,7 @@ from tt_impl.mock.log.events import EventLog
 __all__ = ["ERROR", "NOTE", "Finding", "find"]
 
 _CHECKS = (
-    *(twice, in_flight, given_twice, too_small, never_written, freed, stale),
+    *(twice, in_flight, same_buffer, too_small, never_written, freed, stale),
     *(uneven_replicas, partial_sums, local_statistics, unused, submeshes_differ, not_finite, refused),
     *(tile_padding, traces, cached),
 )

@@ -136,9 +136,9 @@ def _results(
     outputs = call.each(finished, input_tensor, weight_tensor, bias_tensor)
     if not call.kwargs.get("return_weights_and_bias"):
         return (outputs,)
-    prepared = [prepared_weights(call, weight_tensor, weight_shape, 1, mirrored)]
+    prepared = [call.each(lambda weight: prepared_weights(call, weight, weight_shape, 1, mirrored), weight_tensor)]
     if bias_tensor is not None:
-        prepared.append(prepared_bias(call, bias_tensor, out_channels, 2))
+        prepared.append(call.each(lambda bias: prepared_bias(call, bias, out_channels, 2), bias_tensor))
     return (outputs, *prepared)
 
 

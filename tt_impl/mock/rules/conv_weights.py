@@ -13,9 +13,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.rules.registry import Call, per_device
 from tt_impl.mock.storage.dtypes import round_to
-from tt_impl.mock.storage.values import Shards
 
 
 def as_rows(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -63,23 +62,15 @@ def plain(weight: Tensor, shape: tuple[int, ...], mirrored: bool | None) -> Tens
 
 
 def prepared_weights(
-    call: Call, weight: Shards | Tensor, shape: tuple[int, ...], output: int, mirrored: bool | None = None
-) -> list[Tensor]:
+    call: Call, weight: Tensor, shape: tuple[int, ...], output: int, mirrored: bool | None = None
+) -> Tensor:
     """Prepare a weight as an output of the operation."""
-
-    def one(weight: Tensor) -> Tensor:
-        return _filled_up(call, as_rows(plain(weight.float(), shape, mirrored), shape), output)
-
-    return call.each(one, weight)
+    return _filled_up(call, as_rows(plain(weight.float(), shape, mirrored), shape), output)
 
 
-def prepared_bias(call: Call, bias: Shards | Tensor, out_channels: int, output: int) -> list[Tensor]:
+def prepared_bias(call: Call, bias: Tensor, out_channels: int, output: int) -> Tensor:
     """Prepare a bias of any rank as an output of the operation."""
-
-    def one(bias: Tensor) -> Tensor:
-        return _filled_up(call, bias.float().reshape(1, 1, 1, -1)[..., :out_channels], output)
-
-    return call.each(one, bias)
+    return _filled_up(call, bias.float().reshape(1, 1, 1, -1)[..., :out_channels], output)
 
 
 _ELSEWHERE = frozenset(
@@ -91,18 +82,18 @@ _ELSEWHERE = frozenset(
 """What the preparation is told of the convolution, which says it again when it uses the result."""
 
 
-@across("prepare_conv_weights", "prepare_conv_transpose2d_weights")
+@per_device("prepare_conv_weights", "prepare_conv_transpose2d_weights", with_call=True)
 def prepare_conv_weights(
     call: Call,
     *,
-    weight_tensor: Shards | Tensor,
+    weight_tensor: Tensor,
     in_channels: int,
     out_channels: int,
     kernel_size: Sequence[int],
     groups: int = 1,
     mirror_kernel: bool = True,
     **rest: Any,
-) -> list[Tensor]:
+) -> Tensor:
     """Prepare [O, C/groups, K, L], or [C, O/groups, K, L] of a transposed one, from the host or a device."""
     call.check_named(rest, _ELSEWHERE)
     shape, mirrored = weight_layout(call, in_channels, out_channels, groups, kernel_size, mirror_kernel)
@@ -118,8 +109,8 @@ def weight_layout(
     return (out_channels, in_channels // groups, *kernel_size), None
 
 
-@across("prepare_conv_bias", "prepare_conv_transpose2d_bias")
-def prepare_conv_bias(call: Call, *, bias_tensor: Shards | Tensor, out_channels: int, **rest: Any) -> list[Tensor]:
+@per_device("prepare_conv_bias", "prepare_conv_transpose2d_bias", with_call=True)
+def prepare_conv_bias(call: Call, *, bias_tensor: Tensor, out_channels: int, **rest: Any) -> Tensor:
     """Prepare [1, 1, 1, O], from the host or a device."""
     call.check_named(rest, _ELSEWHERE)
     return prepared_bias(call, bias_tensor, out_channels, 0)
