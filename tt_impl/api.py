@@ -37,7 +37,7 @@ def run(
             ``ttnn-sim`` (ttsim) or ``ttnn-device`` (silicon).
         guidance: also return ``guided`` = uncond + guidance * (cond - uncond).
         out: safetensors file to write ``sample`` (and ``guided``) to.
-        given: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
+        keywords: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
             :meth:`refsim.base.options.RunOptions.of`; without a backend it is ``ttnn-mock``, without a dtype bf16.
 
     Raises:

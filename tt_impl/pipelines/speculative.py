@@ -49,7 +49,7 @@ class DFlashDrafter:
         return self._cache[0].length
 
     def propose(self, start: int, last: int, states: list[ttnn.Tensor]) -> torch.Tensor:
-        """(block - 1,) ids after ``last``, at ``start``; ``kept``: hidden states of the rows since the last call."""
+        """(block - 1,) ids after ``last``, at ``start``; ``states``: hidden states of the rows since the last call."""
         config = self._model.config
         if self._keeps == "none":
             if self._whole:

@@ -3,8 +3,8 @@ r"""DRAM and L1 that a whole program takes, read off one capture of ttnn's graph
 In such a capture ttnn builds every operation's program and says what is allocated and freed, but takes no memory: what
 would not fit is counted like the rest.
 
-    level     ___/''\___/'''''\_____      kept    what is still there at the end
-    of DRAM  /                  peak      peak    the highest level, and the operation under way
+    level     ___/''\___/'''''\_____      remaining    what is still there at the end
+    of DRAM  /                  peak      peak         the highest level, and the operation under way
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Usage:
     """What a program takes beyond what was there before it.
 
     Attributes:
-        kept, peak: bytes of one device's DRAM, all banks together: at the end, and at most.
-        l1_kept: bytes of each core's L1 at the end: semaphores, and tensors that stay there.
+        remaining, peak: bytes of one device's DRAM, all banks together: at the end, and at most.
+        l1_remaining: bytes of each core's L1 at the end: semaphores, and tensors that stay there.
         l1_peak: the same at most, with the circular buffers of the fullest core of the operation under way.
         l1_tensors: of ``l1_peak``, what are tensors and semaphores.
     """
