@@ -26,7 +26,7 @@ def run(
     options: RunOptions | None = None,
     guidance: float | None = None,
     out: str | Path | None = None,
-    **keywords: Any,
+    **settings: Any,
 ) -> Outcome:
     """One forward of a diffusers checkpoint folder in bf16 on a ttnn backend.
 
@@ -37,7 +37,7 @@ def run(
             ``ttnn-sim`` (ttsim) or ``ttnn-device`` (silicon).
         guidance: also return ``guided`` = uncond + guidance * (cond - uncond).
         out: safetensors file to write ``sample`` (and ``guided``) to.
-        keywords: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
+        settings: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
             :meth:`refsim.base.options.RunOptions.of`; without a backend it is ``ttnn-mock``, without a dtype bf16.
 
     Raises:
@@ -48,7 +48,7 @@ def run(
     """
     import safetensors.torch
 
-    options = as_options(options, keywords, backend="ttnn-mock", dtype="bf16")
+    options = as_options(options, settings, backend="ttnn-mock", dtype="bf16")
     check_options(options)
     for path, name in ((checkpoint, "checkpoint"), (inputs, "inputs")):
         if isinstance(path, str | Path):
