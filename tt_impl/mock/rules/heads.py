@@ -63,6 +63,14 @@ def _split_groups(qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int | No
     return _heads_of(q.flatten(-2), k.flatten(-2), v.flatten(-2), heads, kv_heads, transposed)
 
 
+def _split_pairs(qkv: Tensor, kv: Tensor | None, heads: int, kv_heads: int | None, transposed: bool) -> list[Tensor]:
+    """Split pairs of tokens, [1, N, N, (H + 2 Hkv) * E], into q [H, N, N, E], k and v [Hkv, N, N, E]."""
+    if qkv.shape[0] != 1 or transposed:
+        raise TypeError("a batch, or transpose_k_heads, is not known")
+    kv = None if kv is None else kv[0]
+    return [x.transpose(0, 1) for x in _split_qkv(qkv[0], kv, heads, kv_heads)]
+
+
 def _split_by(split: Callable[..., list[Tensor]], *names: str) -> None:
     """Register what splits [B, 1, N, (H + 2 Hkv) * E] into q [B, H, N, E], k and v [B, Hkv, N, E]; k transposed by
     default. K and V may come in a tensor of their own.
@@ -84,23 +92,8 @@ def _split_by(split: Callable[..., list[Tensor]], *names: str) -> None:
 
 
 _split_by(_split_qkv, "experimental.nlp_create_qkv_heads")
+_split_by(_split_pairs, "experimental.nlp_create_qkv_heads_boltz")
 _split_by(_split_groups, "experimental.create_qkv_heads", "experimental.create_qkv_heads_from_separate_tensors")
-
-
-@per_device("experimental.nlp_create_qkv_heads_boltz")
-def nlp_create_qkv_heads_boltz(
-    input: Tensor,
-    input_kv: Tensor | None = None,
-    *,
-    num_heads: int,
-    num_kv_heads: int | None = None,
-    transpose_k_heads: bool = True,
-) -> list[Tensor]:
-    """Split pairs of tokens, [1, N, N, (H + 2 Hkv) * E], into q [H, N, N, E], k and v [Hkv, N, N, E]."""
-    if input.shape[0] != 1 or transpose_k_heads:
-        raise TypeError("a batch, or transpose_k_heads, is not known")
-    kv = None if input_kv is None else input_kv[0]
-    return [x.transpose(0, 1) for x in _split_qkv(input[0], kv, num_heads, num_kv_heads)]
 
 
 @per_device("experimental.nlp_create_qkv_heads_segformer", with_call=True)
