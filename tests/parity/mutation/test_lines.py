@@ -1,7 +1,6 @@
 """Which lines a case executes: the statements that count, the copy of the packages, the child, the recorded map."""
 
 import json
-import os
 import threading
 import time
 
@@ -109,64 +108,49 @@ def test_files_folders_and_patterns():
     assert tree.files_under([str(tree.ROOT / "refsim/parallel/ring.py")]) == ["refsim/parallel/ring.py"]
 
 
-def shown(tell, file):
-    """In the child: where the packages come from, and a line of a file as it is imported there."""
-    from refsim.parallel import padding
-
-    tell({"file": padding.__file__, "tile": padding.padded_tokens(1, 2)})
-    if file == "raise":
-        raise ValueError("on purpose\nand more")
-    if file == "sleep":
-        time.sleep(60)
-    if file == "die":
-        os._exit(3)
-    if file == "through":
-        padding.padded_tokens("1", 2)
+SHOWN = "tests.parity.mutation.shown:shown"
 
 
 def called(root, what, limit_s=60.0):
     heard = []
-    ended = child.call(f"{__name__}:shown", {"file": what}, root, limit_s=limit_s, hear=heard.append)
+    ended = child.call(SHOWN, {"file": what}, root, limit_s=limit_s, hear=heard.append)
     return heard, ended.why
 
 
-def test_the_child_runs_the_copy_and_the_users_file_stays():
+def test_the_child_runs_the_copy_and_the_users_file_stays(copy):
     file = "refsim/parallel/padding.py"
     before = (tree.ROOT / file).read_bytes()
-    with tree.copied([]) as copy:
-        assert called(copy.root, "") == ([{"file": str(copy.root / file), "tile": 64}], "")
-        with copy.changed(file, copy.read(file).replace("32", "48")):
-            assert called(copy.root, "raise") == (
-                [{"file": str(copy.root / file), "tile": 96}],
-                "ValueError: on purpose",
-            )
-        assert called(copy.root, "")[0][0]["tile"] == 64
-        started = time.monotonic()
-        assert called(copy.root, "sleep", limit_s=4.0)[1] == "no end in 4 s" and time.monotonic() - started < 30
-    assert (tree.ROOT / file).read_bytes() == before and not copy.root.exists()
+    assert called(copy.root, "") == ([{"file": str(copy.root / file), "tile": 64}], "")
+    with copy.changed(file, copy.read(file).replace("32", "48")):
+        assert called(copy.root, "raise") == (
+            [{"file": str(copy.root / file), "tile": 96}],
+            "ValueError: on purpose",
+        )
+    assert called(copy.root, "")[0][0]["tile"] == 64
+    started = time.monotonic()
+    assert called(copy.root, "sleep", limit_s=4.0)[1] == "no end in 4 s" and time.monotonic() - started < 30
+    assert (tree.ROOT / file).read_bytes() == before
 
 
-def test_an_error_names_the_copied_files_it_came_through_and_a_death_none():
-    with tree.copied([]) as copy:
-        ends = [
-            child.call(f"{__name__}:shown", {"file": what}, copy.root, limit_s=60.0, hear=lambda _: None)
-            for what in ("", "through", "raise", "die")
-        ]
+def test_an_error_names_the_copied_files_it_came_through_and_a_death_none(copy):
+    ends = [
+        child.call(SHOWN, {"file": what}, copy.root, limit_s=60.0, hear=lambda _: None)
+        for what in ("", "through", "raise", "die")
+    ]
     assert [end.out_of_time for end in ends] == [False] * 4
     assert ends[0] == child.Ended() and ends[3] == child.Ended("the process died")
     assert "refsim/parallel/padding.py" in ends[1].files and "TypeError" in ends[1].why
     assert "refsim/parallel/padding.py" not in ends[2].files and ends[2].why == "ValueError: on purpose"
 
 
-def test_lines_of_every_process_are_recorded_and_kept(tmp_path):
+def test_lines_of_every_process_are_recorded_and_kept(tmp_path, all_forked, copy):
     """Two attention cases: the ring's loop runs on ranks, the cutting of inputs in the launcher."""
     files = tree.files_under(["refsim/parallel", "refsim/api/attention.py"])
     asked = measure.Asked(files, expr="attention-n300-sp2 and fp32-normal and not (split or gather)")
     ran = []
-    with tree.copied([]) as copy:
-        found = measure.measured(asked, copy, tmp_path / "lines.json", lambda case: ran.append(case.case))
-        assert len(ran) == 2 and not found.troubled
-        again = measure.measured(asked, copy, tmp_path / "lines.json", lambda case: ran.append(case.case))
+    found = measure.measured(asked, copy, tmp_path / "lines.json", lambda case: ran.append(case.case))
+    assert len(ran) == 2 and not found.troubled
+    again = measure.measured(asked, copy, tmp_path / "lines.json", lambda case: ran.append(case.case))
     assert again == found and len(ran) == 2
     source = (tree.ROOT / "refsim/parallel/ulysses.py").read_text()
     exchanged = next(i for i, text in enumerate(source.splitlines(), 1) if "all_to_all(" in text)

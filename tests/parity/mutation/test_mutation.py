@@ -162,7 +162,7 @@ CASE = "attention-n300-sp2-ring-fp32-normal"
 
 
 @pytest.fixture(scope="module")
-def tried():
+def tried(all_forked, copy):
     """Mutations of one file by hand, run by one case: wrong, neutral, hanging, no program, on a line no case runs."""
     source = (tree.ROOT / FILE).read_text(encoding="utf-8")
 
@@ -181,9 +181,8 @@ def tried():
         made("self._started = True", "__import__('time').sleep(60)"): 3,
     }
     asked = measure.Asked([FILE], expr=CASE)
-    with tree.copied([FILE]) as copy:
-        found = measure.measured(asked, copy, None, lambda case: None)
-        yield [campaign.attempt(m, copy, found, asked, limit) for m, limit in limits.items()]
+    found = measure.measured(asked, copy, None, lambda case: None)
+    yield [campaign.attempt(m, copy, found, asked, limit) for m, limit in limits.items()]
     assert (tree.ROOT / FILE).read_text(encoding="utf-8") == source
 
 
@@ -226,7 +225,9 @@ ELSEWHERE = "Traceback ...\nOSError: [Errno 28] No space left on device"
         ([("passed", "")], "", None, "survived", ""),
     ],
 )
-def test_what_the_unchanged_program_does_not_survive_kills_nothing(told, ended, unchanged, verdict, how, monkeypatch):
+def test_what_the_unchanged_program_does_not_survive_kills_nothing(
+    told, ended, unchanged, verdict, how, copy, monkeypatch
+):
     """``unchanged``: why the case fails on the tree as it is, asked for only where the change is not known to be it."""
     calls = []
 
@@ -242,8 +243,7 @@ def test_what_the_unchanged_program_does_not_survive_kills_nothing(told, ended, 
 
     monkeypatch.setattr(campaign.child, "call", call)
     found = measure.LineMap([measure.Executed("a", "passed", "", 1.0, {FILE: [1]})])
-    with tree.copied([]) as copy:
-        tried = campaign.attempt(ANY, copy, found, measure.Asked([FILE]), 60.0)
+    tried = campaign.attempt(ANY, copy, found, measure.Asked([FILE]), 60.0)
     assert (tried.verdict, tried.how) == (verdict, how)
     assert len(calls) == 1 or calls[1] == ["a"]
     done = campaign.Campaign(measure.Asked([FILE]), 0, [], [tried], 1.0)
@@ -319,7 +319,7 @@ def test_a_table_is_run_by_the_cases_that_judge_it():
     assert at["77"] and at["28"] and not at["single == 0"]
 
 
-def test_the_command_draws_runs_and_writes(tmp_path):
+def test_the_command_draws_runs_and_writes(tmp_path, all_forked):
     command = ["mutate", "--files", "refsim/parallel/ulysses.py", "-k", "attention-n300-sp2-ulysses", "--count", "3"]
     done = CliRunner().invoke(app, [*command, "--seed", "1", "--least", "0", "--out", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output
