@@ -5,6 +5,8 @@ torch, diffusers and the commands once more, which takes longer than most comman
 run in a process that does.
 
     test ==requests, with open files==> warm process with one thread --fork--> command, leader of a session
+
+What a command would start anew, a fork server or torchrun's ranks, it forks.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from refsim.base import processes
 from refsim.runtime.ranks import messages
@@ -37,7 +39,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PRELOAD = (
     "diffusers.models.autoencoders.autoencoder_kl",
     "diffusers.models.transformers.transformer_sd3",
+    "diffusers.pipelines.cogvideo.pipeline_cogvideox",
     "diffusers.pipelines.stable_diffusion_3.pipeline_stable_diffusion_3",
+    "diffusers.pipelines.wan.pipeline_wan",
     "parity.measure.layers",
     "parity.cases.oracles.library",
     "parity.cli.parity",
@@ -75,14 +79,13 @@ class Process:
 
 
 def run(
-    *words: object, cwd: object = None, env: Mapping[str, str] | None = None, ranks: int = 0, timeout: float = 120
+    *words: object, cwd: object = None, env: Mapping[str, str] | None = None, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python WORDS``, which are ``-m module ...`` or ``file.py ...``, and return what it printed.
 
     Args:
         cwd: its folder, by default this process's.
         env: all its environment variables, by default this process's.
-        ranks: run so many of it, as torchrun would; the code is the first that is not 0.
         timeout: seconds after which it is killed, with all that it started.
     """
     request = {"words": [*map(str, words)], "cwd": str(cwd or os.getcwd()), "env": dict(env or os.environ)}
@@ -90,27 +93,14 @@ def run(
         files = {1: out.fileno(), 2: err.fileno()}
         for file in files.values():
             fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
-        variables: list[dict[str, str]] = _torchrun(ranks) if ranks else [{}]
-        started = [Process(request | {"env": request["env"] | of_rank}, files) for of_rank in variables]
+        process = Process(request, files)
         try:
-            codes = [process.wait(timeout) for process in started]
-        finally:
-            for process in started:
-                if process._code is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
         said = [os.pread(file, os.fstat(file).st_size, 0).decode() for file in files.values()]
-    return subprocess.CompletedProcess(words, next(filter(None, codes), 0), *said)
-
-
-def _torchrun(ranks: int) -> Iterable[dict[str, str]]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    shared = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port, "GROUP_RANK": 0}
-    named = {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "warm", "OMP_NUM_THREADS": "1"}
-    for rank in range(ranks):
-        yield {name: str(value) for name, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()} | named
+    return subprocess.CompletedProcess(words, code, *said)
 
 
 def words(command: str) -> list[str]:
@@ -128,7 +118,7 @@ def start(module: str, *arguments: str, env: Mapping[str, str], pass_fds: Iterab
 @functools.cache
 def _server() -> socket.socket:
     ours, theirs = socket.socketpair()
-    command, variables = processes.command("tests.warm", str(theirs.fileno()))
+    command, variables = processes.command("tests.warm", "serve", str(theirs.fileno()))
     env = {**variables, "PYTHONPATH": os.pathsep.join([str(ROOT), variables["PYTHONPATH"]])}
     server = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, pass_fds=[theirs.fileno()])
     theirs.close()
@@ -144,7 +134,12 @@ def _asked(request: dict[str, Any], files: list[int] | None = None) -> dict[str,
 # The warm process -----------------------------------------------------------------------------------------------------
 
 
-def main(control_fd: str) -> None:
+def main(what: str, *arguments: str) -> None:
+    """Serve, or run Python."""
+    {"serve": _serve, "python": lambda *words: _end(_code_of([*words]))}[what](*arguments)
+
+
+def _serve(control_fd: str) -> None:
     """Serve the process at the other end of the socket ``control_fd`` until it closes it."""
     control = socket.socket(fileno=int(control_fd))
     with processes.one_thread():
@@ -178,9 +173,13 @@ def _import() -> None:
 
 def _be(request: dict[str, Any], files: list[int]) -> None:
     """Become what is asked for; this never returns."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
+
     code = 1
     try:
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         _open(dict(zip(request["files"], files, strict=True)))
         os.chdir(request["cwd"])
         os.environ.clear()
@@ -189,18 +188,39 @@ def _be(request: dict[str, Any], files: list[int]) -> None:
         first = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
         sys.path[:] = [*first, *(place for place in sys.path if place not in first)]
         processes.start = functools.partial(_start, processes.start)
+        SubprocessHandler._popen = lambda _, command, env: _Rank(command, env)
         code = _code_of(functools.partial(_call, *request["call"]) if "call" in request else request["words"])
-        atexit._run_exitfuncs()
     except BaseException:
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """End as Python does, but for what it would tidy up."""
+    try:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
         os._exit(code)
 
 
+class _Rank(processes.Forked):
+    """What torchrun's agent starts, ``python -u WORDS``, in a fork of the agent."""
+
+    def __init__(self, command: tuple[str, ...], env: Mapping[str, str]) -> None:
+        super().__init__("tests.warm", ("python", *command[2:]), env)
+
+    def poll(self) -> int | None:
+        try:
+            return self.wait(0.0)
+        except subprocess.TimeoutExpired:
+            return None
+
+
 def _open(files: dict[int, int]) -> None:
-    """Have these files under these numbers, and no input."""
+    """Have these files under these numbers, and no input but one of them."""
     moved = {number: fcntl.fcntl(file, fcntl.F_DUPFD, _OUT_OF_THE_WAY) for number, file in files.items()}
     os.closerange(3, _OUT_OF_THE_WAY)
     for number, file in ({0: os.open(os.devnull, os.O_RDONLY)} | moved).items():
@@ -224,6 +244,7 @@ def _code_of(asked: Callable[[], None] | list[str]) -> int:
         elif asked[0] == "-m":
             sys.argv[:] = asked[1:]
             sys.path.insert(0, os.getcwd())
+            sys.modules.pop(asked[1], None)  # or runpy warns
             runpy.run_module(asked[1], run_name="__main__", alter_sys=True)
         else:
             sys.argv[:] = asked

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from refsim.base.errors import UserError
 from refsim.base.extensions import catalog
+from tests import warm
 from tests.json_output import loads
 from tests.refsim.helpers import assert_one_sentence
 
@@ -100,10 +100,7 @@ def install(site: Path, package: str, entry_points: str, **modules: str) -> None
 
 def refsim(*words: object, sites: tuple[Path, ...]) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(map(str, (*sites, ROOT)))
-    command = [sys.executable, "-m", "refsim", *map(str, words)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=170, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}
-    )
+    return warm.run("-m", "refsim", *words, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
 
 
 @pytest.fixture(scope="module")

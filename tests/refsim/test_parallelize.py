@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from PIL import Image
 import refsim
 from refsim.base.errors import UserError
 from refsim.parallel.sequence import TokenShards
+from tests import warm
 from tests.refsim.tiny.cogvideox import make_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,10 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def ran(tmp_path_factory):
     """Return (what every rank found, what was printed) of the worker and, in the same four processes, the example."""
     folder = tmp_path_factory.mktemp("parallelize")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    command += ["-m", "tests.refsim.parallelize_worker", str(folder), str(ROOT / "examples" / "parallelize_sd3.py")]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    command += ["-m", "tests.refsim.parallelize_worker", folder, ROOT / "examples" / "parallelize_sd3.py"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = warm.run(*command, cwd=ROOT, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "torchvision" not in done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)], done.stdout, folder

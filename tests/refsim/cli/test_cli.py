@@ -17,9 +17,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from refsim import cli
+from refsim.base import processes
 from refsim.cli import process
 from refsim.runtime import launch
 from refsim.runtime.watch import measured_trace
+from tests import warm
 from tests.json_output import loads
 from tests.refsim import trace_form
 from tests.refsim.helpers import relative_rmse
@@ -37,9 +39,8 @@ def files(tmp_path_factory):
     return folder
 
 
-def refsim(*words: object, launcher: tuple[str, ...] = (), cwd=None) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", *launcher, "refsim", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=cwd)
+def refsim(*words: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    return warm.run("-m", *launcher, "refsim", *words)
 
 
 def run_words(files, *words: object) -> list[object]:
@@ -174,7 +175,9 @@ def test_bad_input_is_one_sentence_and_exit_code_2(files, capfd, words, sentence
 
 
 def test_a_process_that_is_given_bad_input_says_so(files):
-    done = refsim(*run_words(files, "--mesh", "moon"))
+    """A Python of its own, from its start."""
+    words = [sys.executable, "-m", "refsim", *run_words(files, "--mesh", "moon")]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120)
     assert_refused(done.returncode, done.stdout, done.stderr, "mesh 'moon' does not exist")
 
 
@@ -196,30 +199,26 @@ def assert_refused(code, out, err, sentence):
 )
 def test_a_signal_leaves_nothing_behind(files, tmp_path, sent, code, says):
     """Signals while ranks work: their exit code, and no process or file of the run left."""
-    program = (
+    (tmp_path / "program.py").write_text(
         "import sys; from refsim import cli; from refsim.runtime import launch; real = launch.execute\n"
         "launch.execute = lambda program, options, *a: real(program, options.but(delay=(0, 2.0)), *a)\n"
         "cli.main(sys.argv[1:])"
     )
-    words = map(str, run_words(files, "--mesh", "n300", "--parallel", "tp2"))
-
-    def hear() -> None:  # background jobs ignore the one, jobs under nohup the other
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-    command = [sys.executable, "-c", program, *words]
-    how = {"stderr": subprocess.PIPE, "text": True, "env": {**os.environ, "TMPDIR": str(tmp_path)}, "preexec_fn": hear}
-    with subprocess.Popen(command, **how) as process, contextlib.ExitStack() as at_last:
-        at_last.callback(process.kill)
+    (tmp_path / "temporary").mkdir()
+    words = [str(tmp_path / "program.py"), *map(str, run_words(files, "--mesh", "n300", "--parallel", "tp2"))]
+    request = {"words": words, "env": {**os.environ, "TMPDIR": str(tmp_path / "temporary")}}
+    with (tmp_path / "stderr").open("w+") as stderr, contextlib.ExitStack() as at_last:
+        process = warm.Process(request, {2: stderr.fileno()})
+        at_last.callback(processes.end, process)
         ranks = _wait_for(lambda: _grandchildren(process.pid), timeout_s=90)
         for name in sent:
-            process.send_signal(signal.Signals[name])
+            os.kill(process.pid, signal.Signals[name])
             time.sleep(0.05)
         assert process.wait(timeout=60) == code
-        said = process.stderr.read()
+        said = (tmp_path / "stderr").read_text()
         assert says in said and len(said.splitlines()) == 1
     assert _wait_for(lambda: not any(_alive(pid) for pid in ranks))
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def _wait_for(condition, timeout_s: float = 30.0):

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from refsim.base import processes
 from refsim.base.errors import RankFailure, UserError
 from refsim.runtime import launch
 from refsim.runtime.ranks.pool import Pool
+from tests import warm
 from tests.refsim.helpers import run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -157,9 +160,57 @@ SCRIPTS = {
 }
 
 
-def hears_interrupts() -> None:
-    """Restore Ctrl-C, which a test run in the background ignores and would pass on as ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+class Launcher:
+    """A script that launches ranks, with pipes to and from it."""
+
+    def __init__(self, script: Path, temporary: Path) -> None:
+        its_stdin, self._to_it = os.pipe()
+        self._from_it, its_stdout = os.pipe()
+        with (temporary.parent / "stderr").open("w") as stderr:
+            self.process = self._started(script, temporary, {0: its_stdin, 1: its_stdout, 2: stderr.fileno()})
+        for file in (its_stdin, its_stdout):
+            os.close(file)
+
+    @staticmethod
+    def _started(script: Path, temporary: Path, files: dict[int, int]):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+        return warm.Process({"words": [str(script)], "cwd": str(ROOT), "env": env}, files)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        processes.end(self.process)
+        os.close(self._from_it)
+
+    def line(self) -> str:
+        """Return the next line of what it prints."""
+        read = b""
+        while not read.endswith(b"\n"):
+            byte = os.read(self._from_it, 1)
+            assert byte
+            read += byte
+        return read.decode().strip()
+
+    def closed(self, timeout_s: float) -> bool:
+        """Close its stdin, and return whether everyone closes its stdout in time."""
+        os.close(self._to_it)
+        end = time.monotonic() + timeout_s
+        while (left := end - time.monotonic()) > 0 and select.select([self._from_it], [], [], left)[0]:
+            if not os.read(self._from_it, 1000):
+                return True
+        return False
+
+
+class StartedAnew(Launcher):
+    """In a Python of its own, and so is its fork server."""
+
+    @staticmethod
+    def _started(script: Path, temporary: Path, files: dict[int, int]):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+        stdin, stdout, stderr = files.values()
+        how = {"cwd": ROOT, "env": env, "stdin": stdin, "stdout": stdout, "stderr": stderr, "start_new_session": True}
+        return subprocess.Popen([sys.executable, str(script)], **how)
 
 
 @pytest.mark.parametrize(
@@ -175,25 +226,19 @@ def hears_interrupts() -> None:
 )
 def test_nothing_outlives_the_launcher(state, sent, tmp_path):
     """Fork server and ranks inherit the script's stdout, so it is closed only when the last one of them is gone."""
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", PREAMBLE + SCRIPTS[state]],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
-        text=True,
-        preexec_fn=hears_interrupts,
-    )
-    with launcher:
-        assert launcher.stdout.readline().strip() in ("ready", "hanging")
-        assert list(tmp_path.glob("refsim-*"))
+    script, temporary = tmp_path / "script.py", tmp_path / "temporary"
+    script.write_text(PREAMBLE + SCRIPTS[state])
+    temporary.mkdir()
+    with (StartedAnew if state == "warming" else Launcher)(script, temporary) as launcher:
+        assert launcher.line() in ("ready", "hanging")
+        assert list(temporary.glob("refsim-*"))
         if sent != "end":
-            launcher.send_signal(signal.Signals[sent])
+            os.kill(launcher.process.pid, signal.Signals[sent])
             # (a warming fork server still has to finish its imports)
-        _, stderr = launcher.communicate(timeout=5 if state != "warming" else 20)
-        assert list(tmp_path.iterdir()) == []
-        assert "forkserver" not in stderr
+        assert launcher.closed(5 if state != "warming" else 20)
+        launcher.process.wait(timeout=5)
+        assert list(temporary.iterdir()) == []
+    assert "forkserver" not in (tmp_path / "stderr").read_text()
 
 
 def test_nothing_is_imported_from_the_folder_one_stands_in(tmp_path):
@@ -220,20 +265,18 @@ for seed in range(10_000):
 
 
 def test_a_killed_launcher_leaves_no_inputs_behind(tmp_path):
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", ATTENTION],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
-    )
-    with launcher:
-        launcher.stdout.readline()
-        while not list(tmp_path.glob("**/inputs.safetensors")):
-            assert launcher.poll() is None
-            time.sleep(0.01)
-        launcher.kill()
-        launcher.communicate(timeout=20)
-    assert list(tmp_path.iterdir()) == []
+    script, temporary = tmp_path / "script.py", tmp_path / "temporary"
+    script.write_text(ATTENTION)
+    temporary.mkdir()
+    with Launcher(script, temporary) as launcher:
+        assert launcher.line() == "ready"
+        ended = os.pidfd_open(launcher.process.pid)
+        while not list(temporary.glob("**/inputs.safetensors")):
+            assert not select.select([ended], [], [], 0.01)[0]
+        os.close(ended)
+        os.kill(launcher.process.pid, signal.SIGKILL)
+        assert launcher.closed(20)
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_rank_that_is_slow_to_start_is_no_rank_that_hangs(monkeypatch):

@@ -18,6 +18,7 @@ from refsim.base.errors import CommError, RankFailure
 from refsim.runtime.ranks import joined as torchrun_ranks
 from refsim.runtime.ranks.joined import Host, process_state
 from refsim.runtime.watch.activity import Activity, Kind
+from tests import warm
 from tests.tree import ROOT
 
 PLAIN, OURS = "torch.distributed.run", "refsim.base.torchrun"
@@ -26,9 +27,8 @@ LOOPBACK = ["127.0.0.1"]
 
 def torchrun(launcher: str, program: str, timeout_s: float = 30.0, **arguments) -> subprocess.CompletedProcess:
     worker = ["tests.refsim.runtime.torchrun_worker", program, str(timeout_s), json.dumps(arguments)]
-    command = [sys.executable, "-m", launcher, "--nproc-per-node", "2", "-m", *worker]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return warm.run("-m", launcher, "--nproc-per-node", "2", "-m", *worker, cwd=ROOT, env=environment)
 
 
 @pytest.mark.parametrize(
