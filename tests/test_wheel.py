@@ -1,5 +1,6 @@
 """The built wheel, installed outside of the checkout, runs what needs its data files; the sdist builds the same one."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -91,41 +92,48 @@ def test_an_sdist_builds_the_same_wheel(built, tmp_path):
     assert contents(build_wheel(built[1], tmp_path)) == contents(built[0])
 
 
-def installed(site, *words, code=None):
+COMMANDS = {
+    "--version": "refsim 0.",
+    "parity list -k attention": "attention-n300",
+    "faults list --backend cpu -k one-row": "one-row",
+    "report html --only-records --out page": "page/index.html",
+    "time flux1-schnell --mesh n300 --parallel tp2": "flux1-schnell",
+}
+"""What each says; all are run in one process."""
+OUTSIDE = """
+import contextlib, io, json, sys
+import parity, refsim, tt_impl
+from parity.explain import causes
+from parity.measure import thresholds
+from refsim.cli import process
+thresholds.calibration()
+said = {"stored": str(causes.stored())}
+for command in sys.argv[1:]:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        code = process.run_command(command.split())
+    said[command] = f"{code} {out.getvalue()}"
+print(json.dumps([said, [parity.__file__, refsim.__file__, tt_impl.__file__]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(site):
+    """(what commands said and a data file holds, where packages lie) of the wheel, outside of the checkout."""
+    command = [sys.executable, "-c", OUTSIDE, *COMMANDS]
     environment = {**os.environ, "PYTHONPATH": str(site)}
-    arguments = ["-c", code] if code else ["-m", "refsim", *words]
-    ran = subprocess.run([sys.executable, *arguments], cwd=site.parent, env=environment, capture_output=True, text=True)
+    ran = subprocess.run(command, cwd=site.parent, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    return json.loads(ran.stdout)
 
 
-def test_it_is_the_installed_copy_that_runs(site):
-    found = installed(
-        site, code="import parity, refsim, tt_impl; print(parity.__file__, refsim.__file__, tt_impl.__file__)"
-    )
-    assert all(path.startswith(str(site)) for path in found.split())
+def test_it_is_the_installed_copy_that_runs(installed, site):
+    assert all(path.startswith(str(site)) for path in installed[1])
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--version"], "refsim 0."),
-        (["parity", "list", "-k", "attention and n300"], "attention-n300"),
-        (["faults", "list", "--backend", "cpu", "-k", "one-row"], "one-row"),
-        (["report", "html", "--only-records", "--out", "page"], "page/index.html"),
-        (["time", "flux1-schnell", "--mesh", "n300", "--parallel", "tp2"], "flux1-schnell"),
-    ],
-    ids=lambda x: x[0] if isinstance(x, list) else None,
-)
-def test_a_command_runs_outside_of_the_checkout(site, words, says):
-    assert says in installed(site, *words)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_runs_outside_of_the_checkout(installed, command):
+    assert installed[0][command].startswith("0 ") and COMMANDS[command] in installed[0][command]
 
 
-def test_data_files_are_in_it(site):
-    lines = (
-        "from parity.explain import causes",
-        "from parity.measure import thresholds",
-        "thresholds.calibration()",
-        "print(causes.stored())",
-    )
-    assert "signatures" in installed(site, code="\n".join(lines))
+def test_data_files_are_in_it(installed):
+    assert "signatures" in installed[0]["stored"]
