@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ for _name in ("qwenimage", "mochi"):  # sizes of upstream's own tests
     ALSO[_name] += ("benchmarks/upstream/weights.py",)
 
 
+@cache
 def product() -> dict[str, str]:
     paths = [path for package in PRODUCT for path in (ROOT / package).rglob("*.py")]
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
@@ -64,7 +66,7 @@ def elsewhere(spec: ModelSpec, texts: dict[str, str]) -> list[str]:
         for file, text in texts.items()
         if not file.startswith(mine)
         for name in names(spec)
-        if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)
+        if name in text and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)
     ]
 
 
