@@ -46,12 +46,17 @@ def test_the_next_case_of_a_suite_runs_and_the_report_holds_the_last_events(file
     workload = files.workloads[4][1].measure(tmp_path / "unused")
 
     class Runner(contextlib.nullcontext):
+        trace = ()
+
         def run(self, case, seed):
             killed = case is cases[0]
             workload.run("kill", 2, 30 if killed else 0, tmp_path / "note", 0, 60.0)
             return Measured(metrics={}, noise={})
 
         def drop(self, case, seed):
+            pass
+
+        def plan(self, jobs):
             pass
 
     done = run_cases(cases, Runner(), out_dir=tmp_path / "out")

@@ -66,7 +66,8 @@ def _weight_of_norm(before: list[Op], op: Op) -> list[Op] | None:
 def _bias(before: list[Op], op: Op) -> list[Op] | None:
     """Take a bias behind a reduce-scatter into the matmul before that."""
     last = before[-1]
-    return [last] if op.name == "add" and last.name == "reduce_scatter" and len(op.inputs[0]) == 1 else None
+    follows = op.name == "add" and last.name == "reduce_scatter"
+    return [last] if follows and any(len(shape) == 1 for shape in op.inputs) else None
 
 
 def _activation(before: list[Op], op: Op) -> list[Op] | None:

@@ -14,11 +14,11 @@ SECONDS = 8.0  # what "within a second" means on a busy machine; the bound of a 
 
 TOLD = {
     "float32 as int32": (
-        r"rank 5 called all_gather\(int32 \[1024\], dim=0\) over sp where ranks [0-7, ]+ called "
+        r"rank 5 called all_gather\(int32 \[1024\], dim=0\) over sp where ranks? [0-7, ]+ called "
         r"all_gather\(float32 \[1024\], dim=0\) over sp"
     ),
     "bfloat16 as float16": r"rank 5 called all_gather\(float16 .* called all_gather\(bfloat16 \[1024\], dim=0\)",
-    "another order": r"rank 5 called all_reduce\(\) over sp where ranks .* called all_gather\(float32",
+    "another order": r"rank 5 called all_reduce\(\) over sp where ranks? .* called all_gather\(float32",
     "another root": r"rank 5 called broadcast\(float32 \[1024\], root=3\) .* called broadcast\(.*, root=2\)",
     "another dim": r"rank 5 called all_gather\(float32 \[32, 32\], dim=1\) .* called all_gather\(float32 \[1024\],",
     "one call fewer": r"rank 5 called broadcast\(.*\) .* called all_reduce\(\) over sp",
