@@ -19,8 +19,8 @@ from tt_impl.mock.rules.padding_read import PRODUCTS, SOFTMAX
 from tt_impl.mock.rules.registry import RULES, Call, for_rule, mapped
 from tt_impl.mock.storage.dtypes import round_to
 from tt_impl.mock.storage.errors import ShadowError
-from tt_impl.mock.storage.padding import Padding, ends_inside
-from tt_impl.mock.storage.values import Shards, view_of
+from tt_impl.mock.storage.padding import Padding
+from tt_impl.mock.storage.values import Shards
 from tt_impl.trace.intercept import on_device, tensors_in
 
 _UNKNOWN = Padding()
@@ -29,9 +29,9 @@ _BY_PLACE = frozenset({"alt_complex_rotate90", "prelu", "tril", "triu"})
 
 
 def left_in_tiles(call: Call, output: ttnn.Tensor) -> Padding:
-    """Return what ``call`` leaves in the last tiles of one of its outputs."""
+    """Return what ``call`` leaves in the last tiles of one of its outputs, if they are not whole."""
     leaves = _LEAVES.get(call.name)
-    if leaves is None or not any(ends_inside(view_of(output))):
+    if leaves is None or output.shape == output.padded_shape:
         return _UNKNOWN
     try:
         return leaves(call, output)
@@ -40,13 +40,12 @@ def left_in_tiles(call: Call, output: ttnn.Tensor) -> Padding:
 
 
 def _inputs(call: Call) -> list[ttnn.Tensor]:
-    named = {key: value for key, value in call.kwargs.items() if key in for_rule(call.kwargs, call.name)}
+    named = for_rule(call.kwargs, call.name) if call.kwargs else {}
     return [tensor for tensor in tensors_in((call.args, named)) if on_device(tensor)]
 
 
-def _ends(tensor: ttnn.Tensor) -> tuple[int, int]:
-    shape, _ = view_of(tensor).rows()
-    return shape[-2], shape[-1]
+def _ends(tensor: ttnn.Tensor) -> tuple[int, ...]:
+    return (1, 1, *tensor.shape)[-2:]
 
 
 def _same_tiles(call: Call, output: ttnn.Tensor) -> Padding:
@@ -78,7 +77,8 @@ def _element_by_element(call: Call, output: ttnn.Tensor) -> Padding:
     rows, columns = _ends(output)
     below = {key: call.store.fills(t).rows if _ends(t)[0] == rows else None for key, t in inputs.items()}
     right = {key: call.store.fills(t).columns if _ends(t)[1] == columns else None for key, t in inputs.items()}
-    return Padding(_of_numbers(call, inputs, below), _of_numbers(call, inputs, right))
+    number = _of_numbers(call, inputs, below)
+    return Padding(number, number if right == below else _of_numbers(call, inputs, right))
 
 
 def _of_numbers(call: Call, inputs: dict[int, ttnn.Tensor], fills: dict[int, float | None]) -> float | None:

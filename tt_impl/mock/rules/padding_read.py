@@ -134,7 +134,7 @@ def _read(argument: str, tensor: ttnn.Tensor, dim: int, fill: float | None, reme
 def _ends_inside(tensor: Any, dim: int) -> bool:
     """Tell whether the rows, or the columns, of a tensor on a device end inside of a tile."""
     tensors = [] if isinstance(tensor, list | tuple) else tensors_in(tensor)
-    return any(on_device(t) and ends_inside(view_of(t))[dim] for t in tensors)
+    return any(t.shape != t.padded_shape and on_device(t) and ends_inside(view_of(t))[dim] for t in tensors)
 
 
 def _length(tensor: ttnn.Tensor, dim: int) -> int:
