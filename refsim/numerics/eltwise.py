@@ -6,12 +6,13 @@ of the larger even with a destination of 32 bits.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from refsim.base.errors import UserError
 from refsim.numerics.cheap import add_to_bf16, slices
-from refsim.numerics.formats import from_bits, round_ties_away, truncate
+from refsim.numerics.formats import LARGE, from_bits, in_one_pass, passes, round_ties_away, truncate
 from refsim.numerics.matrix_unit import ARCHES, FIDELITIES, LEVELS, check_choices, loops, parts, src_a, src_b
 
 OPERATIONS = ("add", "sub", "mul")
@@ -68,6 +69,10 @@ def _in_rows(x: Tensor, columns: int) -> Tensor:
 
 def _fast(operation: str, a: Tensor, b: Tensor, phases: int, fp32_dest_acc_en: bool) -> Tensor:
     """Compute in float32 on what the unit sees, and round a destination of 16 bits after every phase."""
+    if a.numel() >= LARGE and passes() is not None:
+        if operation == "mul":
+            return in_one_pass("products", a, b, phases, fp32_dest_acc_en)
+        return in_one_pass("sums", a, b, np.float32(-1.0 if operation == "sub" else 1.0), fp32_dest_acc_en)
     if operation == "mul":
         dest = torch.zeros_like(a)
         for x, y in slices(b, a)[:phases]:
@@ -75,7 +80,8 @@ def _fast(operation: str, a: Tensor, b: Tensor, phases: int, fp32_dest_acc_en: b
         return dest
     a = truncate(a, 10)
     b = truncate(b, 10)
-    unit = torch.ldexp(torch.ones_like(a), torch.maximum(torch.frexp(a).exponent, torch.frexp(b).exponent) - 11)
+    exponents = [torch.where(x == 0, -100, torch.frexp(x).exponent) for x in (a, b)]
+    unit = torch.ldexp(torch.ones_like(a), torch.maximum(*exponents) - 11)
     a, b = (unit * x.sign() * torch.floor(x.abs() / unit + 0.5) for x in (a, b))
     dest = a - b if operation == "sub" else a + b
     return dest if fp32_dest_acc_en else round_ties_away(dest, 7)

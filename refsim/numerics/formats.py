@@ -6,6 +6,10 @@ differently. Here a block is 16 consecutive values of the last dim, which is wha
 
 from __future__ import annotations
 
+import importlib.util
+from functools import cache
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
@@ -14,6 +18,8 @@ from refsim.base.errors import UserError
 FORMATS = ("bfloat16", "bfloat8_b", "bfloat4_b")
 MANTISSA_BITS = {"bfloat8_b": 7, "bfloat4_b": 3}
 """Bits of magnitude that a block format holds of each value."""
+LARGE = 1 << 14
+"""Values from which on a compiled loop goes over a tensor."""
 BLOCK = 16
 """Values that share an exponent."""
 
@@ -30,7 +36,31 @@ def from_bits(bits: Tensor) -> Tensor:
 
 def flush(x: Tensor) -> Tensor:
     """Return float32 values with denormals and -0 as +0: no unit of the device holds a denormal."""
+    if _is_large(x):
+        return in_one_pass("cut", x, 0)
     return torch.where(x.abs() < torch.finfo(torch.float32).tiny, torch.zeros_like(x), x)
+
+
+@cache
+def passes() -> ModuleType | None:
+    """Return the loops of :mod:`refsim.numerics.compiled_passes`, None where numba is not installed."""
+    if importlib.util.find_spec("numba") is None:
+        return None
+    return importlib.import_module("refsim.numerics.compiled_passes")
+
+
+def in_one_pass(name: str, *arguments: Tensor | float | bool) -> Tensor:
+    """Return what a loop of :func:`passes` makes of tensors of one shape, float32."""
+    flat = [each.contiguous().view(-1).numpy() if isinstance(each, Tensor) else each for each in arguments]
+    shape = next(each.shape for each in arguments if isinstance(each, Tensor))
+    out = torch.empty(shape, dtype=torch.float32)
+    getattr(passes(), name)(*flat, out.view(-1).numpy())
+    return out
+
+
+def _is_large(x: Tensor) -> bool:
+    """Tell whether a compiled pass is worth its call, and there is one."""
+    return x.numel() >= LARGE and passes() is not None
 
 
 def truncate(x: Tensor, mantissa_bits: int) -> Tensor:
@@ -39,6 +69,8 @@ def truncate(x: Tensor, mantissa_bits: int) -> Tensor:
     TF32 has 10 of them, bfloat16 has 7: unpacking float32 to either truncates.
     """
     dropped = 23 - mantissa_bits
+    if _is_large(x):
+        return in_one_pass("cut", x, dropped)
     return flush(from_bits(bits_of(x) >> dropped << dropped))
 
 
@@ -47,13 +79,13 @@ def round_ties_away(x: Tensor, mantissa_bits: int) -> Tensor:
 
     NaN becomes infinity with its sign, denormals +0.
     """
-    bits = bits_of(x)
-    magnitude = bits & 0x7FFFFFFF
-    bits = torch.where(magnitude > 0x7F800000, bits & -0x800000 | 0x7F800000, bits)
     dropped = 23 - mantissa_bits
-    rounded = (bits.to(torch.int64) + (1 << (dropped - 1))) >> dropped << dropped
-    rounded = torch.where(rounded > 0x7FFFFFFF, rounded - 0x100000000, rounded)
-    return flush(from_bits(rounded))
+    if _is_large(x):
+        return in_one_pass("rounded", x, dropped)
+    bits = bits_of(x)
+    magnitude = (bits & 0x7FFFFFFF).clamp_(max=0x7F800000)
+    magnitude = magnitude.add_(1 << (dropped - 1)) >> dropped << dropped
+    return flush(from_bits(magnitude | bits & -0x80000000))
 
 
 def from_host(x: Tensor, dtype: str) -> Tensor:

@@ -68,7 +68,7 @@ def linear(
     rows = by_rows(x)
     depth = rows.shape[1]
     k_block = k_block or depth
-    blocks = [(rows[:, k : k + k_block], weight[k : k + k_block]) for k in range(0, depth, k_block)]
+    blocks = _blocks(rows, weight, k_block, compute)
     if bias is None:
         dest = _last_in_destination(blocks, compute)
     else:
@@ -82,6 +82,18 @@ def _activated(dest: Tensor, activation: Activation, compute: Compute) -> Tensor
     if activation is None:
         return dest
     return compute.sfpu(activation, dest) if isinstance(activation, str) else activation(dest)
+
+
+def _blocks(rows: Tensor, weight: Tensor, k_block: int, compute: Compute) -> list[tuple[Tensor, Tensor]]:
+    """Return operands by K block.
+
+    Of level ``fast`` those before the last are one where they are added in float32, which rounds nothing that counts.
+    """
+    starts = list(range(0, rows.shape[1], k_block))
+    if compute.level == "fast" and compute.fp32_dest_acc_en and compute.packer_l1_acc:
+        starts = sorted({0, starts[-1]})
+    ends = [*starts[1:], rows.shape[1]]
+    return [(rows[:, k:end], weight[k:end]) for k, end in zip(starts, ends, strict=True)]
 
 
 def _last_in_destination(blocks: list[tuple[Tensor, Tensor]], compute: Compute) -> Tensor:
@@ -130,7 +142,7 @@ def minimal_matmul(
     """
     compute = replace(compute or Compute("HiFi2", fp32_dest_acc_en=True), packer_l1_acc=True)
     rows = by_rows(x)
-    blocks = [(rows[:, k : k + k_block], weight[k : k + k_block]) for k in range(0, rows.shape[1], k_block)]
+    blocks = _blocks(rows, weight, k_block, compute)
     dest = reloaded(_all_in_l1(blocks, compute))
     if bias is not None:
         dest = compute.add(dest, bias.reshape(-1, bias.shape[-1]))
