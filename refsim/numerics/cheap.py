@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from refsim.numerics.formats import bits_of, from_bits, round_ties_away, truncate
+from refsim.numerics.formats import bits_of, from_bits, in_one_pass, round_ties_away, truncate
 
 _STEP = 16
 """Values of K in a dot."""
+_ROWS = 32
+"""Rows whose errors stand for those of all, see :func:`sampled`."""
 _GROUP = 8
 """Products that are shifted to one exponent."""
 _SAMPLES = 1 << 20
@@ -39,6 +42,29 @@ def matmul(in0: Tensor, in1: Tensor, phases: int, wide: bool, start: Tensor | No
     if phases >= 3:
         total += _alignment(in0, in1, total)
     return total if start is None else total.add_(start)
+
+
+def sampled(in0: Tensor, in1: Tensor, emulated: Callable[[Tensor, Tensor], Tensor], phases: int) -> Tensor:
+    """Return float32 (M, N) with errors as large as a 16-bit destination's, which some rows are computed for.
+
+    Args:
+        in0, in1: (M, K) and (K, N).
+        emulated: gives the destination after a product.
+        phases: how many run.
+    """
+    total = sum(product(b, a) for b, a in merged(in0, in1, phases))
+    rows = torch.linspace(0, in0.shape[0] - 1, _ROWS).long()
+    plain = total[rows]
+    error = emulated(in0[rows], in1) - plain
+    gain = ((error * plain).sum() / plain.square().sum().clamp(min=1e-30)).item()
+    error -= gain * plain
+    border = plain.square().mean().sqrt().item()
+    packing = torch.where(plain == 0, 0.0, torch.ldexp(torch.ones_like(plain), torch.frexp(plain).exponent - 8))
+    # uniform, so that its variance is a third of its largest square; what rounding to 8 bits adds is no part of it
+    spare = error.square() - packing.square() / 12
+    far = plain.abs() > border
+    small, large = (spare[part].mean().clamp(min=0).mul(3).sqrt().item() if part.any() else 0.0 for part in (~far, far))
+    return in_one_pass("noisy", total, *(np.float32(x) for x in (gain, border, small, large)))
 
 
 def _narrow(in0: Tensor, in1: Tensor, phases: int, start: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from refsim.numerics.lanes import add, bits_of_float, both, either, float_of_bits, sub
+from refsim.numerics.lanes import add, bits_of_float, both, either, exclusive, float_of_bits, left, mul, right, sub
 
 _I32 = np.int32
 _SIGN = np.int32(-0x80000000)
@@ -90,6 +90,58 @@ def sums(a, b, sign, wide, out):
             unit, inverse = _unit(x, y)
             total = _to_units(x, unit, inverse) + _to_units(y, unit, inverse)
             out[i] = total if wide else _bf16(total)
+
+
+@numba.njit(inline="always")
+def _hashed(bits):
+    """Return a number between -1 and 1 that looks random."""
+    bits = mul(bits, _I32(-0x61C88647))
+    bits = mul(exclusive(bits, right(bits, _I32(15))), _I32(-0x7A143595))
+    return np.float32(bits) * np.float32(2.0**-31)
+
+
+@numba.njit(parallel=True, cache=True)
+def noisy(x, gain, border, small, large, out):
+    """Round ``x (1 + gain)`` and noise to 8 bits; noise is as large as ``large`` past ``border``, else as ``small``."""
+    for job in numba.prange((x.size + _CHUNK - 1) // _CHUNK):
+        for i in range(job * _CHUNK, min((job + 1) * _CHUNK, x.size)):
+            spread = large if abs(x[i]) > border else small
+            out[i] = _bf16(x[i] + gain * x[i] + spread * _hashed(bits_of_float(x[i])))
+
+
+@numba.njit(inline="always")
+def _to_even(x):
+    """Round a finite number to bf16, ties to even."""
+    bits = bits_of_float(x)
+    odd = both(right(bits, _I32(16)), _I32(1))
+    return float_of_bits(_flushed(both(add(add(bits, _I32(0x7FFF)), odd), _I32(-0x10000))))
+
+
+@numba.njit(parallel=True, cache=True)
+def powers(scores, largest, factor, limit, out, sums):
+    """Fill in what a streaming kernel makes of bf16 scores (M, N): e^(scale (x - largest)), and sums of 32 columns apart.
+
+    Args:
+        scores, largest: (M, N), the row's largest (M,).
+        factor, limit: of Schraudolph's exponential: what a difference is multiplied by, and where it is cut.
+        out: (M, N).
+        sums: (M, 32), added in bf16, ties to even.
+    """
+    rows, columns = scores.shape
+    for row in numba.prange(rows):
+        top = largest[row]
+        for i in range(columns):
+            x = scores[row, i]
+            unit, inverse = _unit(x, top)
+            difference = _bf16(_to_units(x, unit, inverse) - _to_units(top, unit, inverse))
+            fixed = max(difference, limit) * factor + np.float32(32500.818359375)
+            whole = min(max(np.float32(np.floor(fixed + np.float32(0.5))), np.float32(0)), np.float32(65280))
+            out[row, i] = float_of_bits(both(left(_I32(whole), _I32(15)), _I32(-0x10000)))
+        for i in range(32):
+            sums[row, i] = out[row, i] if i < columns else np.float32(0)
+        for tile in range(32, columns, 32):
+            for i in range(min(32, columns - tile)):
+                sums[row, i] = _to_even(sums[row, i] + out[row, tile + i])
 
 
 @numba.njit(inline="always")

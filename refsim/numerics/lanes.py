@@ -30,6 +30,7 @@ sub = _operation("sub")
 mul = _operation("mul")
 both = _operation("and_")
 either = _operation("or_")
+exclusive = _operation("xor")
 left = _operation("shl")
 right = _operation("ashr")
 """Keeps the sign, so that x / 2^n is rounded down."""

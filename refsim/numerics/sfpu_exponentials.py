@@ -59,12 +59,19 @@ def exp_approximate(unit: VectorUnit, x: Tensor, scale: float = 1.0) -> Tensor:
 
     A 16-bit destination cuts it, nothing rounds.
     """
-    factor = torch.tensor(256 * 1.4426950408889634 * scale, dtype=torch.float32).item()
-    limit = torch.tensor(-88.5 / scale, dtype=torch.float32).item()
+    factor, limit = schraudolph(scale)
     fixed = unit.mad(x.clamp(min=limit), factor, 32500.818359375)
     integer = torch.floor(fixed + 0.5).clamp(0, 65280).to(torch.int32)
     bits = integer << 15
     return from_bits(bits if unit.wide else bits & -0x10000)
+
+
+def schraudolph(scale: float) -> tuple[float, float]:
+    """Return what x is multiplied by, and the least x that counts."""
+    return (
+        torch.tensor(256 * 1.4426950408889634 * scale, dtype=torch.float32).item(),
+        torch.tensor(-88.5 / scale, dtype=torch.float32).item(),
+    )
 
 
 def sigmoid(unit: VectorUnit, x: Tensor) -> Tensor:

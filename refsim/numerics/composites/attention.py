@@ -22,16 +22,20 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from refsim.numerics.composites.compute import Compute, zeros_to
-from refsim.numerics.formats import truncate
+from refsim.numerics import cheap
+from refsim.numerics.formats import passes, truncate
+from refsim.numerics.matrix_unit import FIDELITIES
 from refsim.numerics.packer import accumulate, pack
-from refsim.numerics.sfpu_exponentials import exp, exp_approximate
+from refsim.numerics.sfpu_exponentials import exp, exp_approximate, schraudolph
 from refsim.numerics.vector_unit import exponent_of, with_exponent
 
 SDPA = Compute("HiFi2", fp32_dest_acc_en=False, approximate=False)
+MANY_ROWS = 256
 K_CHUNK = 128
 """Keys of a chunk."""
 _POLYNOMIALS = {
@@ -201,13 +205,12 @@ class Visits:
 
 def _chunk(before: Running | None, q: Tensor, keys: Tensor, values: Tensor, scale: float, compute: Compute) -> Running:
     """Return the running values after one chunk."""
-    scores = compute.store(compute.matmul(q, keys.mT))
+    scores = compute.store(_product(q, keys.mT, compute))
     largest = _packed(truncate(scores, 10).amax(dim=-1, keepdim=True))
     if before is not None:
         largest = torch.maximum(before.largest, largest)
-    powers = compute.store(_powers(compute.sub(scores, largest), scale, compute))
-    output = _packed(compute.matmul(powers, values))
-    now = Running(largest, _column_sums(powers, compute), output)
+    powers, sums = _powers_and_sums(scores, largest, scale, compute)
+    now = Running(largest, sums, _packed(_product(powers, values, compute)))
     if before is not None:
         factor = _packed(_correction(compute.sub(before.largest, largest), scale, compute))
         now.output = _added(now.output, compute.mul(before.output, factor), "bfloat16", compute)
@@ -217,6 +220,25 @@ def _chunk(before: Running | None, q: Tensor, keys: Tensor, values: Tensor, scal
         else:
             now.sums = _added(now.sums, corrected, compute.l1_dtype, compute)
     return now
+
+
+def _product(in0: Tensor, in1: Tensor, compute: Compute) -> Tensor:
+    """Multiply; of level ``fast`` a 16-bit destination of many rows has the errors of some of them, at random."""
+    if compute.level == "fast" and not compute.fp32_dest_acc_en and in0.shape[0] >= MANY_ROWS and passes() is not None:
+        return cheap.sampled(in0, in1, compute.matmul, FIDELITIES.index(compute.fidelity) + 1)
+    return compute.matmul(in0, in1)
+
+
+def _powers_and_sums(scores: Tensor, largest: Tensor, scale: float, compute: Compute) -> tuple[Tensor, Tensor]:
+    """Return P (M, N) and the sums of its columns (M, 32), packed."""
+    if compute.level == "exact" or compute.fp32_dest_acc_en or passes() is None:
+        powers = compute.store(_powers(compute.sub(scores, largest), scale, compute))
+        return powers, _column_sums(powers, compute)
+    powers = torch.empty_like(scores)
+    sums = torch.empty(scores.shape[0], 32)
+    factor, limit = (np.float32(x) for x in schraudolph(scale))
+    passes().powers(scores.numpy(), largest[:, 0].numpy(), factor, limit, powers.numpy(), sums.numpy())
+    return powers, sums
 
 
 def _powers(differences: Tensor, scale: float, compute: Compute) -> Tensor:
