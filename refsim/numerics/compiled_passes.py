@@ -119,10 +119,10 @@ def _to_even(x):
 
 @numba.njit(parallel=True, cache=True)
 def powers(scores, largest, factor, limit, out, sums):
-    """Fill in what a streaming kernel makes of bf16 scores (M, N): e^(scale (x - largest)), and sums of 32 columns apart.
+    """Fill in what streaming attention makes of scores: e^(scale (x - largest)), and sums of 32 columns apart.
 
     Args:
-        scores, largest: (M, N), the row's largest (M,).
+        scores, largest: bf16 values (M, N), the largest of each row (M,).
         factor, limit: of Schraudolph's exponential: what a difference is multiplied by, and where it is cut.
         out: (M, N).
         sums: (M, 32), added in bf16, ties to even.

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from refsim.numerics.composites.compute import Compute, zeros_to
 from refsim.numerics import cheap
+from refsim.numerics.composites.compute import Compute, zeros_to
 from refsim.numerics.formats import passes, truncate
 from refsim.numerics.matrix_unit import FIDELITIES
 from refsim.numerics.packer import accumulate, pack
@@ -36,6 +36,7 @@ from refsim.numerics.vector_unit import exponent_of, with_exponent
 
 SDPA = Compute("HiFi2", fp32_dest_acc_en=False, approximate=False)
 MANY_ROWS = 256
+"""Rows from which on level ``fast`` has the errors of some of them, see :func:`refsim.numerics.cheap.sampled`."""
 K_CHUNK = 128
 """Keys of a chunk."""
 _POLYNOMIALS = {

@@ -55,7 +55,18 @@ def test_half_of_it_is_the_exponential(monkeypatch):
     monkeypatch.setattr(
         attention, "exp_approximate", lambda unit, x, scale: unit.stored(torch.exp(x.double() * scale).float())
     )
-    assert 1.0e-4 < far(attention.attention(q, k, v), exact(q, k, v)) < 1.6e-4
+    ours = attention.attention(q, k, v, compute=replace(attention.SDPA, level="exact"))
+    assert 1.0e-4 < far(ours, exact(q, k, v)) < 1.6e-4
+
+
+def test_errors_of_some_rows_stand_for_those_of_all(monkeypatch):
+    """Of many rows level fast computes a 16-bit destination for 32 alone."""
+    q, k, v = inputs(512, queries=256, width=64)
+    sampled = attention.attention(q, k, v)
+    monkeypatch.setattr(attention, "MANY_ROWS", 1 << 20)
+    emulated = attention.attention(q, k, v)
+    assert not torch.equal(sampled, emulated)
+    assert far(sampled, exact(q, k, v)) == pytest.approx(far(emulated, exact(q, k, v)), rel=0.15)
 
 
 @pytest.mark.parametrize("compute", [attention.SDPA, LEGACY], ids=["streaming", "legacy"])
