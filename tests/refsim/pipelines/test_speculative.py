@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from refsim.api.text import TextRequest, generate_text
+from refsim.api.text import TextRequest, TextResult, generate_text
 from refsim.base.errors import InvariantError, NotFiniteError, UserError
 from refsim.base.mesh import get_mesh
 from refsim.base.options import RunOptions
@@ -40,6 +41,15 @@ class Pair:
         self.target, self.draft = root / "target", root / "draft"
         self.oracle.save_pretrained(self.target)
         save_drafter(make_drafter(seed + 1, vocab=vocab, layers=1), self.draft)
+        self.answers = functools.cache(lambda count: greedy_tokens(self.oracle, make_prompts(count), MOST))
+        self.decoded = functools.cache(self._decoded)
+
+    def _decoded(self, count: int, mesh: str, cache: str = "context") -> TextResult:
+        """Decode that many prompts; what there is to compare with are the target's own ``answers``."""
+        prompts = [prompt.tolist() for prompt in make_prompts(count)]
+        return generate_text(
+            self.target, prompts, TextRequest(self.draft, cache, MOST), mesh=mesh, parallel=MESHES[mesh]
+        )
 
     def load(self):
         spec = get_mesh("n150")
@@ -56,10 +66,8 @@ def pair(tmp_path_factory):
 def test_tokens_are_the_targets_for_many_prompts(pair, mesh):
     """Of every length of prompt a few; ``nox -s fuzz`` asks for two hundred."""
     prompts = make_prompts(PROMPTS)
-    expected = greedy_tokens(pair.oracle, prompts, MOST)
-    request = TextRequest(pair.draft, max_new_tokens=MOST)
-    found = generate_text(pair.target, [p.tolist() for p in prompts], request, mesh=mesh, parallel=MESHES[mesh])
-    assert [text.tokens for text in found.texts] == expected
+    found = pair.decoded(PROMPTS, mesh)
+    assert [text.tokens for text in found.texts] == pair.answers(PROMPTS)
     assert found.replicas_equal and not found.hazards
     assert found.margin > 1e-5, "tokens decided by less than rounding prove nothing"
     assert any(step.accepted > 1 for text in found.texts for step in text.steps)
@@ -73,13 +81,8 @@ def test_tokens_are_the_targets_for_many_prompts(pair, mesh):
 
 @pytest.mark.parametrize("cache", ["noise", "none", "paged"])
 def test_other_caches_give_the_same_tokens(pair, cache):
-    prompts = make_prompts(12)
-    expected = greedy_tokens(pair.oracle, prompts, MOST)
-    ids = [p.tolist() for p in prompts]
-    where = {"mesh": "n300", "parallel": "tp2"}
-    found = generate_text(pair.target, ids, TextRequest(pair.draft, cache, MOST), **where)
-    assert [text.tokens for text in found.texts] == expected
-    kept = generate_text(pair.target, ids, TextRequest(pair.draft, max_new_tokens=MOST), **where)
+    found, kept = pair.decoded(12, "n300", cache), pair.decoded(12, "n300")
+    assert [text.tokens for text in found.texts] == pair.answers(12)
     accepted, theirs = ([[s.accepted for s in t.steps] for t in r.texts] for r in (found, kept))
     if cache in ("none", "paged"):
         assert accepted == theirs, "computing everything again proposes what the cache proposes"
