@@ -17,9 +17,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from refsim.base.device_numerics import DeviceNumerics
 from refsim.numerics import from_host
 from refsim.numerics.composites import Compute, attention, elementwise, linear, norms
+from refsim.numerics.composites.compute import zeros_to
 
 _BLOCK = 16
 """Values that share an exponent in bfp8_b and bfp4_b."""
+
+
+_TILE = 32
 
 
 class DeviceRules:
@@ -184,11 +188,12 @@ class DeviceRules:
         return norms.softmax(values, compute=self._norm, out_dtype=dtype).to(x.dtype)
 
     def rope_pairs(self, x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
-        """Turn neighbouring features as rotary_embedding_llama does."""
+        """Turn neighbouring features as rotary_embedding_llama does, features filled up to whole tiles."""
         dtype = self._dtype(x_BHNE)
-        tables = (self._read(table.repeat_interleave(2, -1), dtype) for table in (cos_NP, sin_NP))
-        values = self._read(x_BHNE, dtype)
-        return elementwise.rotary(values, *tables, dtype=dtype, compute=self._unit(dtype)).to(x_BHNE.dtype)
+        tables = (table.repeat_interleave(2, -1) for table in (cos_NP, sin_NP))
+        tiles = [zeros_to(self._read(x, dtype), -1, _TILE) for x in (x_BHNE, *tables)]
+        turned = elementwise.rotary(*tiles, dtype=dtype, compute=self._unit(dtype))
+        return turned[..., : x_BHNE.shape[-1]].to(x_BHNE.dtype)
 
     def rope_halves(self, x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
         """Turn feature j with feature j + E / 2: the same arithmetic on other pairs."""

@@ -99,6 +99,15 @@ def test_ops_that_layers_mark_follow_their_rules():
     assert not without_rule
 
 
+def test_features_of_a_head_need_be_no_whole_tiles():
+    x = draw(1, 2, 8, 64)
+    cos, sin = torch.rand(2, 8, 32)
+    with rounding():
+        turned = rope._turned_pairs(x, cos, sin)
+        part = rope._turned_pairs(x[..., :20], cos[:, :10], sin[:, :10])
+    assert torch.equal(part, turned[..., :20])
+
+
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 def test_a_distributed_norm_is_made_of_statistics_and_what_follows(kind):
     x = draw(1, 2, 8, 32)
