@@ -30,7 +30,7 @@ _GROUP = 8
 _SAMPLES = 1 << 20
 """Products whose exact sums say how large the error of shifting is, at most; of a sixteenth of the results if that is
 fewer."""
-_LEAST = -100
+LEAST = -100
 """Exponent of a zero: below what is held, above where float32 has no more units."""
 
 
@@ -155,7 +155,7 @@ def _cut(x: Tensor, mantissa_bits: int) -> Tensor:
 
 def add_to_bf16(dest: Tensor, *sums: Tensor) -> Tensor:
     """Add to a destination of 16 bits: at the largest exponent with three guard bits, rounded half away to 8 bits."""
-    exponents = [torch.where(x == 0, _LEAST, torch.frexp(x).exponent) for x in (dest, *sums)]
+    exponents = [torch.where(x == 0, LEAST, torch.frexp(x).exponent) for x in (dest, *sums)]
     unit = torch.ldexp(torch.ones_like(dest), torch.stack(exponents).amax(dim=0) - 1 - 10)
     return round_ties_away(dest + sum(unit * torch.floor(x / unit + 0.5) for x in sums), 7)
 

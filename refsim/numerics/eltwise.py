@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from refsim.base.errors import UserError
-from refsim.numerics.cheap import add_to_bf16, slices
+from refsim.numerics.cheap import LEAST, add_to_bf16, slices
 from refsim.numerics.formats import LARGE, from_bits, in_one_pass, passes, round_ties_away, truncate
 from refsim.numerics.matrix_unit import ARCHES, FIDELITIES, LEVELS, check_choices, loops, parts, src_a, src_b
 
@@ -80,7 +80,7 @@ def _fast(operation: str, a: Tensor, b: Tensor, phases: int, fp32_dest_acc_en: b
         return dest
     a = truncate(a, 10)
     b = truncate(b, 10)
-    exponents = [torch.where(x == 0, -100, torch.frexp(x).exponent) for x in (a, b)]
+    exponents = [torch.where(x == 0, LEAST, torch.frexp(x).exponent) for x in (a, b)]
     unit = torch.ldexp(torch.ones_like(a), torch.maximum(*exponents) - 11)
     a, b = (unit * x.sign() * torch.floor(x.abs() / unit + 0.5) for x in (a, b))
     dest = a - b if operation == "sub" else a + b

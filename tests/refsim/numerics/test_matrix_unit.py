@@ -189,6 +189,15 @@ def far(x: torch.Tensor, reference: torch.Tensor) -> tuple[float, float]:
     return 1 - (x @ y / (x.norm() * y.norm())).item(), gain
 
 
+@pytest.mark.parametrize("wide", [True, False])
+def test_fast_adds_nothing_to_a_small_number(wide):
+    """A zero has no exponent that anything is shifted to: an epsilon beside a variance of zero stays."""
+    small = torch.tensor([1e-6, -3e-5]).bfloat16().float()
+    nothing = torch.zeros(2)
+    for a, b in ((small, nothing), (nothing, small), (nothing, nothing)):
+        assert torch.equal(eltwise("add", a, b, fp32_dest_acc_en=wide, level="fast"), a + b)
+
+
 @pytest.mark.parametrize("operation", ["add", "sub", "mul"])
 @pytest.mark.parametrize("wide", [True, False])
 def test_fast_element_wise(operation, wide):
