@@ -16,8 +16,8 @@ from tests.tree import ROOT, files, imports, module_name
 from tt_impl.run.installed import RUNTIME_ROOT, SOURCE_TREE, runtime_root, ttnn_package
 
 MAY_STAND_ON = re.compile(
-    r"(refsim(\.base(\.(errors|mesh|extensions|scratch))?)?|"
-    r"tt_impl(\.(run(\.(cluster|installed))?|trace(\.(freed|intercept|lines|record))?|mock(\.[\w.]+)?))?)$"
+    r"(refsim(\.base(\.(errors|mesh|extensions|scratch))?|\.numerics(\.[\w.]+)?)?|"
+    r"tt_impl(\.(run(\.(cluster|installed))?|trace(\.(collectives|freed|graph|intercept|lines|record))?|mock(\.[\w.]+)?))?)$"
 )
 """What of this project may be loaded with the mock."""
 
@@ -93,8 +93,10 @@ def test_no_file_of_the_mock_imports_more(path: Path) -> None:
     module, is_package = module_name(path)
     found = imports(module, path.read_text(encoding="utf-8"), is_package=is_package)
     ours = {entry.name for entry in found if entry.name.partition(".")[0] in ("refsim", "tt_impl", "parity")}
-    allowed = r"(refsim\.base\.(errors|mesh|scratch)|tt_impl\.(run\.(cluster|installed)|trace|mock))(\.|$)"
-    assert {name for name in ours if not re.match(allowed, name)} <= {"tt_impl", "tt_impl.run"}
+    allowed = (
+        r"(refsim\.base\.(errors|mesh|scratch)|refsim\.numerics|tt_impl\.(run\.(cluster|installed)|trace|mock))(\.|$)"
+    )
+    assert {name for name in ours if not re.match(allowed, name)} <= {"tt_impl", "tt_impl.run", "refsim"}
 
 
 def test_the_interface_comes_without_ttnn_and_torch() -> None:
