@@ -133,7 +133,8 @@ class PssSampler:
                 except OSError:
                     continue
             self.samples += 1
-            self.peak, self.peak_anonymous = max(self.peak, pss), max(self.peak_anonymous, anonymous)
+            self.peak = max(self.peak, pss)
+            self.peak_anonymous = max(self.peak_anonymous, anonymous)
 
 
 class Alone:

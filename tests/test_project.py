@@ -51,9 +51,9 @@ def _several(node: ast.Assign) -> bool:
         return True
     if not (isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts)):
         return False
-    names = [{part.id for part in ast.walk(one) if isinstance(part, ast.Name)} for one in target.elts]
-    needs = [{part.id for part in ast.walk(one) if isinstance(part, ast.Name)} for one in value.elts]
-    return not any(names[i] & needs[j] for j in range(len(needs)) for i in range(j))
+    targets = [ast.unparse(one) for one in target.elts]
+    needs = [{ast.unparse(part) for part in ast.walk(one) if isinstance(part, ast.expr)} for one in value.elts]
+    return not any(targets[i] in needs[j] for j in range(len(needs)) for i in range(j))
 
 
 def pyproject(pattern: str) -> list[str]:
@@ -75,7 +75,14 @@ def test_one_assignment_a_line():
 
 @pytest.mark.parametrize(
     ("source", "lines"),
-    [("a, b = x, y", [1]), ("a = b = 0", [1]), ("a, b = b, a", []), ("a, b = b, a + b", []), ("a, b = f(x)", [])],
+    [
+        ("a, b = x, y", [1]),
+        ("a = b = 0", [1]),
+        ("a, b = b, a", []),
+        ("a, b = b, a + b", []),
+        ("a, b = f(x)", []),
+        ("a.x, a.y = b, a.z", [1]),
+    ],
 )
 def test_several_assignments_are_seen(source, lines):
     assert several_assignments(source) == lines

@@ -136,7 +136,8 @@ class SwapTargets:
         for assign in _in_order(function, ast.Assign):
             names = {n.id: n for n in ast.walk(assign.targets[0]) if isinstance(n, ast.Name)}
             if self.first in names and self.second in names:
-                names[self.first].id, names[self.second].id = self.second, self.first
+                names[self.first].id = self.second
+                names[self.second].id = self.first
                 return
         raise NoSuchPlace(f"{self.first}, {self.second} =")
 

@@ -121,7 +121,8 @@ class _Walk:
         self._file = file
         self._data = source.encode()
         self._tree = ast.parse(source)
-        self._of_document, self._is_of_document = False, figures_in(file, self._tree)
+        self._of_document = False
+        self._is_of_document = figures_in(file, self._tree)
         self._tables: set[int] = set()  # tuples whose order says nothing
         self._offsets = [0]
         for line in self._data.splitlines(keepends=True):

@@ -106,6 +106,8 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], list[str]]] = {
 class Refused:
     """A parity runner whose device program runs into a fault."""
 
+    trace = ()
+
     def __init__(self, worker: Worker, mesh: str, parallel: str, fault: str, arguments: dict[str, Any]) -> None:
         self._worker, self._arguments = worker, arguments
         fault = fault and f"tests.tt_impl.refused:{fault}"

@@ -54,7 +54,8 @@ class DFlashDrafter:
         if self._keeps == "none":
             if self._whole:
                 states = [ttnn.concat(list(pair), dim=2) for pair in zip(self._whole, states, strict=True)]
-            self._whole, self._cache = states, self._model.new_cache()
+            self._whole = states
+            self._cache = self._model.new_cache()
         block = torch.full((1, config.block_size), config.mask_token_id)
         block[0, 0] = last
         hidden = self._model(self._target.embed(block), states, self._cache, start=start)

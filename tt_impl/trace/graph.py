@@ -287,7 +287,8 @@ class _Reader:
             if graph.dram > graph.dram_peak[0]:
                 graph.dram_peak = graph.dram, self._open[0][0] if self._open else ""
         if (op := next((op for _, op in self._open if op is not None), None)) is not None:
-            op.l1, op.dram = max(op.l1, graph.l1), max(op.dram, graph.dram)
+            op.l1 = max(op.l1, graph.l1)
+            op.dram = max(op.dram, graph.dram)
 
     def _settings_in(self, text: str) -> Settings:
         if (fidelity := _FIDELITY.search(text)) is None:

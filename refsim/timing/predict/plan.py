@@ -226,7 +226,8 @@ def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
     order = list(least)
     runs.sort(key=lambda c: (order.index(_factors(c)), c.estimate.order))
     for c in runs:
-        c.rank, c.best = 1 + order.index(_factors(c)), c.estimate.order == least[_factors(c)]
+        c.rank = 1 + order.index(_factors(c))
+        c.best = c.estimate.order == least[_factors(c)]
         c.apart = c is runs[0] or distinguishable(runs[0].estimate.by_kind, c.estimate.by_kind, c.estimate.mesh.arch)
     for c in (refused := [c for c in every if c.reason or not c.estimate]):
         c.rank = 0

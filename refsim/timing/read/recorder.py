@@ -197,7 +197,8 @@ class ReadingDevice(Device):
         noted = bool(moved) and group.size > 1 and not self.moving
         if noted:
             if inside_ring:
-                self._ring, self._rings = self._rings, self._rings + 1
+                self._ring = self._rings
+                self._rings = self._rings + 1
             self.note(
                 "collective",
                 name,

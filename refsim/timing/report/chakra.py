@@ -197,8 +197,10 @@ class _Rank:
 
     def _add(self, node: Node) -> int:
         """Add a node whose times are in ns, round them, and return its number."""
-        node.id, node.deps = len(self._nodes), sorted(set(node.deps))
-        node.start, node.end = round(node.start / 1000), round(node.end / 1000)
+        node.id = len(self._nodes)
+        node.deps = sorted(set(node.deps))
+        node.start = round(node.start / 1000)
+        node.end = round(node.end / 1000)
         self._nodes.append(node)
         return node.id
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.tt_impl.env import Env
+from tt_impl.mock.storage.errors import ShadowError
 
 SHAPE = (1, 1, 32, 64)
 
@@ -116,7 +117,7 @@ def mid_given_away(t: Env, wrong: bool) -> None:
     execute(t, trace)
     try:
         read(t, late)
-    except Exception:
+    except ShadowError:
         assert wrong
 
 
@@ -142,7 +143,7 @@ def two_traces(t: Env, wrong: bool) -> None:
         execute(t, first)
     try:
         read(t, z)
-    except Exception:
+    except ShadowError:
         assert wrong
 
 
@@ -171,7 +172,7 @@ def input_given_away(t: Env, wrong: bool) -> None:
     other = ttnn.multiply(source, 3.0)
     try:
         ttnn.execute_trace(t.device, trace, blocking=False)  # here
-    except Exception:
+    except ShadowError:
         assert wrong
     read(t, other)
     if not wrong:

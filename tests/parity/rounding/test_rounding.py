@@ -66,7 +66,10 @@ def test_error_of_a_tensor():
 
 def test_a_prediction_ranks_choices_and_recommends_the_cheapest_that_is_exact_enough():
     prices = {"bf16": 3.0, "bfp8": 2.0, "bfp4": 1.0}
-    seconds = lambda weights, fidelity: prices[weights.replace("bfp16", "bf16")] + len(fidelity) / 10  # noqa: E731
+
+    def seconds(weights: str, fidelity: str) -> float:
+        return prices[weights.replace("bfp16", "bf16")] + len(fidelity) / 10
+
     prediction = predicting.predict(Made(), pcc=0.999, seconds=seconds)
     assert prediction.alone[0].name == "weights in bfloat4_b"
     assert prediction.recommended is not None

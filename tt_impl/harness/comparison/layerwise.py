@@ -179,7 +179,8 @@ def _append_returned(comparison: Comparison, wanted: Tensor, returned: Tensor, l
     fit = fitted(wanted.float().reshape(-1), returned.detach().float().reshape(-1), "as returned")
     row = Row(_RETURNED, tuple(returned.shape), IN_LINE, None, fit.how, fit.pcc, fit.error)
     if not limits.hold(fit):
-        row.state, comparison.first = FIRST_WRONG, row
+        row.state = FIRST_WRONG
+        comparison.first = row
     comparison.rows.append(row)
 
 
