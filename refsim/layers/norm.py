@@ -182,7 +182,7 @@ class DistributedLayerNorm:
         x.require("distributed_layer_norm", tp=Shard(x.local.ndim - 1))
         real = x.local[..., : self._real]
         stats = all_gather(self._device, _statistics(real), tp, dim=-1)
-        y = _by_statistics(real, stats, self._counts, self._eps)
+        y = _by_statistics(real, stats, self._counts, self._features, self._eps)
         return x.with_local(F.pad(y, (0, x.local.shape[-1] - self._real)))
 
 
@@ -197,10 +197,10 @@ def _statistics(real: Tensor) -> Tensor:
 
 
 @kernel("from_layer_statistics")
-def _by_statistics(real: Tensor, stats: Tensor, counts: list[int], eps: float) -> Tensor:
-    """Norm the real lanes of a member by the statistics of all members, each of its ``counts`` lanes."""
+def _by_statistics(real: Tensor, stats: Tensor, counts: list[int], features: int, eps: float) -> Tensor:
+    """Norm the real lanes of a member by the statistics of all members: ``counts`` lanes each, ``features`` in all."""
     mean, m2 = _merged(stats, counts)
-    return ((real.float() - mean) * torch.rsqrt(m2 / sum(counts) + eps)).to(real.dtype)
+    return ((real.float() - mean) * torch.rsqrt(m2 / features + eps)).to(real.dtype)
 
 
 def _merged(stats: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:

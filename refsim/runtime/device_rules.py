@@ -154,13 +154,15 @@ class DeviceRules:
             return x.new_zeros(*x.shape[:-1], 2, dtype=torch.float32)
         return norms.statistics(self._normed(x)[0], kind="layer", compute=self._norm)
 
-    def from_layer_statistics(self, x: Tensor, gathered: Tensor, counts: list[int], eps: float) -> Tensor:
+    def from_layer_statistics(
+        self, x: Tensor, gathered: Tensor, counts: list[int], features: int, eps: float
+    ) -> Tensor:
         """Norm by the statistics of all devices: layer_norm_post_all_gather."""
         if not x.shape[-1]:
             return x
         values, _, dtype = self._normed(x)
         how = {"kind": "layer", "eps": eps, "compute": self._norm, "out_dtype": dtype}
-        return norms.from_statistics(values, gathered, sum(counts), **how).to(x.dtype)
+        return norms.from_statistics(values, gathered, features, **how).to(x.dtype)
 
     def rms_statistics(self, x_BHNE: Tensor) -> Tensor:
         """Return (B, N, 1), sums of squares over local heads, in fp32 as wan_fused_rmsnorm_pre_allgather."""

@@ -116,7 +116,7 @@ def test_a_distributed_norm_is_made_of_statistics_and_what_follows(kind):
     with rounding():
         if kind == "layer":
             gathered = torch.cat([norm._statistics(shard) for shard in shards], -1)
-            ours = torch.cat([norm._by_statistics(shard, gathered, [32, 32], 1e-6) for shard in shards], -1)
+            ours = torch.cat([norm._by_statistics(shard, gathered, [32, 32], 64, 1e-6) for shard in shards], -1)
             expected = norms.distributed_norm([shard.float() for shard in shards], eps=1e-6, compute=WIDE)
         else:
             ours = norm._by_squares(x, norm._sum_of_squares(x), torch.ones(2, 1, 32), 64, 1e-6)
