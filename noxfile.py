@@ -251,9 +251,7 @@ def docs(session: nox.Session) -> None:
 def ttnn(session: nox.Session) -> None:
     """Test the device backend and the mock: real ttnn on meshes without hardware."""
     session.install(*VERSIONS, "-e", ".[ttnn,dev]")
-    session.run(
-        "pytest", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", *TTNN_TESTS, *session.posargs, env=PATIENT
-    )
+    session.run("pytest", "-n", "2", "--dist", "loadfile", *TTNN_TESTS, *session.posargs, env=PATIENT)
     for model, mesh, parallel in MEMORY:
         session.run("refsim", "memory", model, "--mesh", mesh, "--parallel", parallel)
 

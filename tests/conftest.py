@@ -14,13 +14,6 @@ _built = functools.cache(lambda app, groups, build=typer.main.get_command: build
 typer.main.get_command = lambda app: _built(app, len(app.registered_groups))  # groups are mounted late
 
 
-@pytest.hookimpl
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Under ``--dist loadgroup`` tests of a file go to one process, unless they say otherwise."""
-    if item.get_closest_marker("xdist_group") is None:
-        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-
-
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     gc.set_threshold(10_000)

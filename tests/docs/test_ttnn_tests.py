@@ -64,7 +64,6 @@ def document() -> list[Block]:
     return blocks(DOCUMENT.read_text(encoding="utf-8"))
 
 
-@pytest.mark.xdist_group("test_a_stranger_runs")
 def test_a_stranger_runs_tests_and_scripts(document, tmp_path):
     said = follow(document, tmp_path)
     assert "1  passed on rules of the mock" in said["pytest --ttnn-mock t3k test_feed_forward.py"]
@@ -78,7 +77,6 @@ def test_a_stranger_runs_tests_and_scripts(document, tmp_path):
     assert "2048.0" in said["python cell.py"]
 
 
-@pytest.mark.xdist_group("test_a_mistake_in_a_block")
 def test_a_mistake_in_a_block_is_noticed(document, tmp_path):
     """The document's test can fail: a wrong line in a file ends it at the command that shows it."""
     old, new = 'activation="relu"', 'activation="silu"'
@@ -88,7 +86,6 @@ def test_a_mistake_in_a_block_is_noticed(document, tmp_path):
         follow(wrong, tmp_path)
 
 
-@pytest.mark.xdist_group("test_the_forgotten_sum")
 def test_the_forgotten_sum_of_the_first_page(tmp_path):
     """The README's command fails, and what it shows of it is what is said."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")

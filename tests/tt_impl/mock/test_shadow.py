@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
@@ -29,30 +26,16 @@ MESHES = {
 
 
 class Outcomes:
-    """Outcomes of cases; the first one that is asked for runs all cases of its module.
+    """Outcomes of cases; the first one that is asked for runs all cases of its module."""
 
-    They lie in ``folder``, a file for each module, for tests in other processes.
-    """
-
-    def __init__(self, worker: Worker, folder: Path) -> None:
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._folder = folder
         self._known: dict[Case, Outcome] = {}
 
     def __getitem__(self, case: Case) -> Outcome:
         if case not in self._known:
-            self._known |= self._of_module(case[0], MESHES[case])
+            self._known |= run_cases(self._worker, cases_of(case[0]), MESHES[case]).outcomes
         return self._known[case]
-
-    def _of_module(self, module: str, mesh: str) -> dict[Case, Outcome]:
-        file = self._folder / f"{module}.json"
-        if file.exists():
-            return {(module, name): Outcome(**outcome) for name, outcome in json.loads(file.read_text()).items()}
-        outcomes = run_cases(self._worker, cases_of(module), mesh).outcomes
-        unfinished = file.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps({name: asdict(outcome) for (_, name), outcome in outcomes.items()}))
-        unfinished.rename(file)
-        return outcomes
 
     def called(self) -> set[str]:
         """Operations that the cases have called, all of them together."""
@@ -64,16 +47,11 @@ class Outcomes:
 
 
 @pytest.fixture(scope="module")
-def outcomes(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "outcomes"
-    folder.mkdir(exist_ok=True)
-    return Outcomes(worker, folder)
+def outcomes(worker: Worker) -> Outcomes:
+    return Outcomes(worker)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.xdist_group(case[0])) for case in MESHES], ids="-".join
-)
+@pytest.mark.parametrize("case", MESHES, ids="-".join)
 def test_case(case: Case, outcomes: Outcomes) -> None:
     error = outcomes[case].error
     assert error is None, error
@@ -89,7 +67,6 @@ def test_the_ttnn_that_was_asked_for() -> None:
     assert (ttnn_package().parent / f"ttnn-{version}.dist-info").is_dir()
 
 
-@pytest.mark.xdist_group("all_outcomes")
 def test_every_rule_has_a_case(outcomes: Outcomes) -> None:
     """A rule that no case calls is a rule nobody has compared with torch."""
     from tt_impl.mock.calls.shadow import SPECIAL
@@ -98,7 +75,6 @@ def test_every_rule_has_a_case(outcomes: Outcomes) -> None:
     assert sorted((set(RULES) | set(SPECIAL)) - outcomes.called()) == []
 
 
-@pytest.mark.xdist_group("all_outcomes")
 def test_every_rule_with_a_property_has_one(outcomes: Outcomes) -> None:
     """``docs/ttnn_ops.md`` says of no operation that a property covers it which none of them calls."""
     page = op_coverage.covered(op_coverage.TABLE.read_text(encoding="utf-8"))
