@@ -6,6 +6,7 @@ Nothing of ``ttnn`` is imported before there is an error to look at: the process
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -227,12 +228,10 @@ def phase(report: Any, call: Any, session: Any, caught: Sequence[str] = ()) -> d
 
 
 def _where(excinfo: Any) -> str:
-    """``file:line`` of the innermost frame outside of installed packages and of the mock."""
-    import tt_impl
-
-    home = tt_impl.__path__[0]
+    """``file:line`` of the innermost frame outside of installed packages, of ttnn wherever it lies, and of the mock."""
+    libraries = tuple(sys.modules[name].__path__[0] for name in ("tt_impl", "ttnn") if name in sys.modules)
     for entry in reversed(list(excinfo.traceback)):
         path = str(entry.path)
-        if "site-packages" not in path and not path.startswith((home, "<")):
+        if "site-packages" not in path and not path.startswith((*libraries, "<")):
             return f"{path}:{entry.lineno + 1}"
     return ""
