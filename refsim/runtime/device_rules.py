@@ -96,8 +96,16 @@ class DeviceRules:
         if "conv" not in self._spec.ops:
             convolve = torch.nn.functional.conv2d if x.ndim == 4 else torch.nn.functional.conv3d
             return convolve(x, kernel.to(x.dtype), bias, stride, padding)
-        how = {"stride": stride, "padding": padding, "compute": self._products, "out_dtype": dtype}
-        return linear.conv(self._read(x, dtype), kernel, self._read(bias, dtype), **how).to(x.dtype)
+        windows = linear.Windows(padding=padding, stride=stride)
+        out = linear.conv(
+            self._read(x, dtype),
+            kernel,
+            self._read(bias, dtype),
+            compute=self._products,
+            windows=windows,
+            out_dtype=dtype,
+        )
+        return out.to(x.dtype)
 
     def function(self, name: str, x: Tensor) -> Tensor:
         """Apply a function of the vector unit in an op of its own."""

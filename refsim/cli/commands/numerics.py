@@ -32,6 +32,13 @@ Pcc = Annotated[float, opt.check(help="PCC that a choice has to reach.", min=-1.
 Out = Annotated[Path | None, opt.output(help="Folder for the tables in markdown, and plots.")]
 
 
+def _make(out: Path | None) -> None:
+    """Make the folder of ``--out``; ``UserError`` before anything is computed if nothing can be written there."""
+    check_out(out)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+
+
 @numerics.callback()
 def _numerics() -> None:
     """Predict what a device's rounding does to a model, and judge a measured PCC by it."""
@@ -51,7 +58,7 @@ def predict(
     as_json: opt.AsJson = False,
 ) -> None:
     """Predict PCC, relative RMSE and gain of each choice, by op, layer and block, with its predicted time beside it."""
-    check_out(out)
+    _make(out)
     from parity.cases.store import CheckpointStore
     from parity.rounding import predict as predicting
     from parity.rounding import report, subjects
@@ -145,7 +152,7 @@ def drift(
     as_json: opt.AsJson = False,
 ) -> None:
     """Show how far latents drift from the exact loop, step by step, as a device rounds and in bf16."""
-    check_out(out)
+    _make(out)
     from parity.rounding import drift as drifting
     from parity.rounding import report
 
@@ -164,7 +171,7 @@ def published(
     as_json: opt.AsJson = False,
 ) -> None:
     """Put predicted errors beside published ones of silicon; nothing is fitted to them."""
-    check_out(out)
+    _make(out)
     from parity.rounding import published as known
     from parity.rounding import report
 

@@ -166,3 +166,14 @@ def test_a_hop_adds_as_the_matrix_unit_does():
         ours = _hop(a, b)
     expected = collectives.reduce_scatter([torch.cat([a.float()] * 2, -1), torch.cat([b.float()] * 2, -1)])[0]
     assert torch.equal(ours.float(), expected)
+
+
+def test_a_convolution_is_that_of_the_numerics():
+    x = draw(1, 32, 6, 6)
+    weight = draw(32, 32, 3, 3, seed=1)
+    with rounding():
+        ours = F.conv2d(x, weight, None, 2, 1)
+    compute = Compute("HiFi2", fp32_dest_acc_en=True, packer_l1_acc=True)
+    theirs = linear.conv(x.float(), weight.float(), compute=compute, windows=linear.Windows(padding=1, stride=2))
+    assert ours.shape == (1, 32, 3, 3) and torch.equal(ours.float(), theirs)
+    assert not torch.equal(ours, F.conv2d(x, weight, None, 2, 1))
