@@ -208,12 +208,22 @@ class Remembered:
 
 
 _TENSORS = (TENSOR, Remembered)
-_HOLDERS = (*_TENSORS, list, tuple, dict)
+_NESTED = (list, tuple, dict)
+_HOLDERS = (*_TENSORS, *_NESTED)
 
 
 def tensors_in(value: Any) -> list[ttnn.Tensor]:
     """Every ttnn tensor in nested lists, tuples and dicts, in order."""
-    return [tensor for _, tensor in tensors_at("", value)]
+    if isinstance(value, _TENSORS):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    tensors: list[ttnn.Tensor] = []
+    for item in items:
+        if isinstance(item, _TENSORS):
+            tensors.append(item)
+        elif isinstance(item, _NESTED):
+            tensors += tensors_in(item)
+    return tensors
 
 
 def tensors_at(name: str, value: Any) -> list[tuple[str, ttnn.Tensor]]:

@@ -21,6 +21,7 @@ from tt_impl.harness.watch.programs import Programs
 from tt_impl.mock.calls.checks import refuse_crashes
 from tt_impl.mock.calls.shadow import OFF, Shadow, ShadowError, shadow_values
 from tt_impl.mock.log.events import EventLog
+from tt_impl.mock.storage.values import shape_of
 from tt_impl.trace.freed import check_allocated
 from tt_impl.trace.intercept import Invocation, intercepted
 
@@ -126,7 +127,7 @@ def _guard(session: Session, last: Callable[[str], None] | None) -> Callable[[In
 
     def handle(call: Invocation) -> Any:
         check_allocated(call)
-        shapes = [list(tensor.shape) for tensor in call.inputs]
+        shapes = [list(shape_of(tensor)) for tensor in call.inputs]
         if shapes or call.meshes:
             session.ops[call.name] += 1
         under_way = f"{call.name} on {shapes}" if shapes else call.name

@@ -28,7 +28,7 @@ from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, RULES, VIEWS, Call, Ru
 from tt_impl.mock.storage.buffers import BufferValues
 from tt_impl.mock.storage.errors import FailedRule, MissingRule, RefusedOption, ShadowError
 from tt_impl.mock.storage.host import host_shards
-from tt_impl.mock.storage.values import Shards
+from tt_impl.mock.storage.values import Shards, shape_of
 from tt_impl.trace.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Shadow(Tracing):
         inputs = _seen_by_rule(call)
         shards = {id(t): self.store.read(t, call.name) for t in inputs}
         viewed = {t.buffer_unique_id() for t in _moved(call)} if call.name in VIEWS else ()
-        read = padding_reads(call, self.store)
+        read = padding_reads(call, self.store) if self.takes_notes else []
         before = self._before(call)
         result = call.proceed()
         outputs = _on_devices(result)
@@ -96,11 +96,11 @@ class Shadow(Tracing):
         values = self._values(context, whole)
         if whole is not shards:
             pairs = zip(values, context.outputs, strict=True)
-            values = [within(tuple(tensor.shape), value) for value, tensor in pairs]
+            values = [within(shape_of(tensor), value) for value, tensor in pairs]
         self.evaluations[context.name] += context.evaluations
         if len(values) != len(context.outputs):
             raise ShadowError(f"{context.name} gives {len(context.outputs)} tensors, but its rule {len(values)}.")
-        if shards:
+        if shards and self.takes_notes:
             self.look_at(values, shards.values())
         stored = set(map(id, written))
         left = [left_in_tiles(context, tensor) for tensor in context.outputs] if context.padding is None else []
@@ -110,6 +110,8 @@ class Shadow(Tracing):
 
     def _before(self, call: Invocation) -> dict[int, BufferValues | None]:
         """Return the buffers that an operation may write into, by id, and what they hold before it runs."""
+        if not call.kwargs:
+            return {}
         tensors = _on_devices([call.kwargs[name] for name in _WRITTEN & call.kwargs.keys()])
         buffers = [t.buffer_unique_id() for t in tensors]
         return {buffer: self.store.values.get(buffer) for buffer in buffers}
@@ -179,6 +181,8 @@ def _on_devices(value: Any) -> list[ttnn.Tensor]:
 
 def _seen_by_rule(call: Invocation) -> list[ttnn.Tensor]:
     """List the device tensors whose values a rule sees: all but those passed by a keyword that is neutral."""
+    if not call.kwargs:
+        return call.inputs
     seen = {name: value for name, value in call.kwargs.items() if not neutral(name, call.name)}
     return call.inputs if len(seen) == len(call.kwargs) else _on_devices((call.args, seen))
 

@@ -9,8 +9,7 @@ device tensor it reads. A buffer is known by an id that ttnn never gives twice a
 from __future__ import annotations
 
 import contextlib
-import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ttnn
@@ -167,6 +166,8 @@ class EventLog:
         self.frees: dict[int, Event] = {}
         self.left_by_error: set[int] = set()
         self._shadow = shadow
+        if shadow is not None:
+            shadow.takes_notes = True
         self._uses: dict[tuple[int, int], TensorUse] = {}
         self._last: dict[int, TensorUse] = {}
         self._made: dict[int, tuple[int, int]] = {}
@@ -237,7 +238,7 @@ class EventLog:
                 if _alive(tensor):
                     live.append((argument, tensor))
                 elif on_device(tensor) and (last := self._last.get(tensor.tensor_id)) is not None:
-                    dead.append(_as(argument, last))
+                    dead.append(replace(last, argument=argument))
         return live, dead
 
     def _use(self, argument: str, tensor: ttnn.Tensor) -> TensorUse:
@@ -248,10 +249,10 @@ class EventLog:
             known.bank_bytes = self._in_a_bank(tensor, known)
             self._uses[key] = known
             self._last[key[0]] = known
-        use = _as(argument, known)
         made, event = self._made.get(id(tensor), (-1, -1))
-        use.made = event if made == tensor.tensor_id else -1  # another object may live where one was
-        return use
+        if made != key[0]:  # another object lived where this one does
+            event = -1
+        return replace(known, argument=argument, made=event)
 
     def _in_a_bank(self, tensor: ttnn.Tensor, use: TensorUse) -> int:
         """Return how many bytes of a tensor lie in each bank: of a core for shards, else whole pages in turn."""
@@ -292,12 +293,6 @@ def _refusal(error: BaseException) -> str:
     _, has_info, info = text.partition("info:")
     lines = (info if has_info else text).partition("backtrace:")[0].strip().splitlines()
     return lines[0].strip()[:200] if lines else type(error).__name__
-
-
-def _as(argument: str, use: TensorUse) -> TensorUse:
-    renamed = copy.copy(use)
-    renamed.argument = argument
-    return renamed
 
 
 def _alive(tensor: ttnn.Tensor) -> bool:

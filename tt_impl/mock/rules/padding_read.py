@@ -110,7 +110,7 @@ def with_padding(call: Arguments, store: Store, shards: dict[int, Shards]) -> di
         if row is not None and not row.hidden:
             grown = [(tensor, COLUMNS, row.count, fill) for tensor, fill in row.parts]
     grown = [one for one in grown if one[0] is not None]
-    if any(fill is None for *_, fill in grown):
+    if not grown or any(fill is None for *_, fill in grown):
         return shards
     return shards | {id(one[0]): _grown(shards[id(one[0])], *one[1:]) for one in grown if id(one[0]) in shards}
 

@@ -156,19 +156,17 @@ class Call(Arguments):
 
     def once(self, inputs: Sequence[Shards | list], compute: Callable[[int], Any]) -> list[Any]:
         """Call ``compute(device)`` for every device, once for those whose parts of ``inputs`` are one object."""
-        keys = zip(*map(identities, inputs), strict=True) if inputs else [()] * len(ranks_of(self.outputs[0]))
+        keys = list(zip(*map(identities, inputs), strict=True)) if inputs else [()] * len(ranks_of(self.outputs[0]))
         known: dict[tuple, Any] = {}
-        results = []
         for device, key in enumerate(keys):
             if key not in known:
                 known[key] = compute(device)
-            results.append(known[key])
         self.evaluations += len(known)
-        return results
+        return [known[key] for key in keys]
 
     def in_bfloat16(self, inputs: Sequence[Any]) -> bool:
         """Tell whether ``inputs`` are stored as bfloat16 (block floats are, too) and the first output is bfloat16."""
-        stored = (tensor for value in inputs for tensor in (value.stored if isinstance(value, Shards) else value))
+        stored = (tensor for value in inputs for tensor in (value.stored[:1] if isinstance(value, Shards) else value))
         return self.outputs[0].dtype == ttnn.bfloat16 and all(tensor.dtype == torch.bfloat16 for tensor in stored)
 
     def unsupported(self, what: str) -> ShadowError:

@@ -157,7 +157,7 @@ class Store:
         dtype = tensor.dtype
 
         def rounded(shard: torch.Tensor) -> torch.Tensor:
-            if tuple(shard.shape) != view.shape:
+            if shard.shape != view.shape:
                 raise ShadowError(f"{writer} gives a {describe(tensor)}, but its rule {tuple(shard.shape)}.")
             return round_to(shard, dtype)
 
@@ -173,7 +173,7 @@ class Store:
         buffer = tensor.buffer_unique_id()
         former = self.values.get(buffer)
         if former is None:
-            self._forget_former(tensor, buffer)
+            self._forget_former(tensor, buffer, values.view)
         else:
             if (window := self._window(tensor)) is not None:
                 values = window.pasted(former, values)
@@ -186,9 +186,9 @@ class Store:
         values = self.values.get(buffer) if buffer is not None else None
         return buffer if values is not None and values.view == view_of(tensor) else None
 
-    def _forget_former(self, tensor: ttnn.Tensor, buffer: int) -> None:
+    def _forget_former(self, tensor: ttnn.Tensor, buffer: int, view: View) -> None:
         """Forget the buffer that had this address before: it is gone."""
-        if 0 in tuple(tensor.shape) or tensor.buffer_address() == 0:
+        if 0 in view.shape or tensor.buffer_address() == 0:
             return  # empty tensors share an address, as do all that are made while a graph is captured without dispatch
         place = _address(tensor)
         former = self.at_address.get(place)
@@ -207,12 +207,14 @@ def _keep_others(former: BufferValues, values: BufferValues) -> None:
 class ProgramValues:
     """The values of one program.
 
-    ``emulated`` counts by operation what only resembles the device: random numbers, for one.
+    ``emulated`` counts by operation what only resembles the device: random numbers, for one. What operations make of
+    NaN and infinity, and read of padding, is noted if ``takes_notes`` says that somebody asks for it.
     """
 
     def __init__(self) -> None:
         self.store = Store()
         self.emulated: Counter[str] = Counter()
+        self.takes_notes = False
         self._not_finite: set[str] = set()
         self.padding_reads: list[PaddingRead] = []
 
@@ -248,19 +250,29 @@ def filled(tensor: ttnn.Tensor, number: float) -> torch.Tensor:
     if integer and number != number:
         low, high = RANGES[tensor.dtype]
         number = -1 if low < 0 else high
-    return torch.full(tuple(tensor.shape), number, dtype=torch.int64 if integer else torch.float32)
+    return torch.full(shape_of(tensor), number, dtype=torch.int64 if integer else torch.float32)
 
 
 def view_of(tensor: ttnn.Tensor) -> View:
     """Tell how ``tensor`` lies in memory."""
     tile = None if tensor.layout == ttnn.ROW_MAJOR_LAYOUT else tuple(tensor.tile.tile_shape)
-    return View(tuple(tensor.shape), tuple(tensor.padded_shape), tile)
+    return View(shape_of(tensor), sizes(tensor.padded_shape), tile)
+
+
+def shape_of(tensor: ttnn.Tensor) -> tuple[int, ...]:
+    """Return the shape of ``tensor`` without its padding."""
+    return sizes(tensor.shape)
+
+
+def sizes(shape: ttnn.Shape) -> tuple[int, ...]:
+    """Return the sizes of ``shape``; ttnn takes five times as long to iterate over it."""
+    return tuple([shape[dim] for dim in range(shape.rank)])
 
 
 def mesh_shape_of(tensor: ttnn.Tensor) -> tuple[int, int]:
     """Return the shape of the mesh that ``tensor`` is on."""
-    rows, columns = tensor.device().shape
-    return rows, columns
+    shape = tensor.device().shape
+    return shape[0], shape[1]
 
 
 def ranks_of(tensor: ttnn.Tensor) -> list[int]:
@@ -282,9 +294,9 @@ def _address(tensor: ttnn.Tensor) -> tuple:
 
 def _place(tensor: ttnn.Tensor) -> tuple:
     """Return what tells a window from the rest of its buffer."""
-    return tensor.buffer_unique_id(), tensor.buffer_address(), tuple(tensor.shape)
+    return tensor.buffer_unique_id(), tensor.buffer_address(), shape_of(tensor)
 
 
 def describe(tensor: ttnn.Tensor) -> str:
     """Name dtype and shape of a tensor, for messages."""
-    return f"{tensor.dtype.name} tensor of shape {tuple(tensor.shape)}"
+    return f"{tensor.dtype.name} tensor of shape {shape_of(tensor)}"
