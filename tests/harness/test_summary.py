@@ -132,3 +132,23 @@ def test_older_verdicts_go_but_nothing_else(tmp_path: Path) -> None:
     assert link.is_symlink() and older.exists() and pipe.is_fifo() and tmp_path.is_dir()
     plugin._forget(older)
     assert not older.exists()
+
+
+def _raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "category", "words"),
+    [
+        (_raised(RuntimeError("no model"), ModuleNotFoundError("No module", name="timm")), verdicts.VERSION, "timm is"),
+        (_raised(RuntimeError("no model"), ConnectionError("no route")), verdicts.ENVIRONMENT, "no model"),
+        (type("ConnectError", (Exception,), {"__module__": "httpx._exceptions"})("down"), verdicts.ENVIRONMENT, "down"),
+        (ZeroDivisionError("division by zero"), verdicts.ERROR, "division"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_what_is_missing_is_told_from_what_is_wrong(error: BaseException, category: str, words: str) -> None:
+    assert verdicts.failed(error)[0] == category
+    assert words in verdicts.failed(error)[2]

@@ -52,7 +52,7 @@ CATEGORIES = {
     TIMEOUT: "failed: no end in time",
     VERSION: "failed: the suite is made for another ttnn, or imports what is not installed",
     ENVIRONMENT: "failed: a file, a download or a program that is not here",
-    ERROR: "failed: another error",
+    ERROR: "failed: an error of the program itself, not of ttnn, nor of the mock",
     NOT_RUN: "not run: the run ended before",
 }
 """Every category and what it says, in the order in which they are printed."""
@@ -62,6 +62,8 @@ _SKEW = re.compile(
     r"|module '?ttnn[\w.]*'? has no attribute|'?ttnn\.[\w.]*'? object has no attribute"
     r"|type object 'ttnn[\w.]*' has no attribute|got an unexpected keyword argument"
 )
+_NETWORK = ("aiohttp", "httpcore", "httpx", "huggingface_hub", "requests", "urllib3")
+"""Packages whose errors are those of a network."""
 _MESSAGE_CHARS = 400
 
 
@@ -130,7 +132,19 @@ def failed(error: BaseException) -> tuple[str, str, str]:
     if isinstance(error, RefsimError):  # of what guards a mock mesh
         text = str(error)
         return REFUSED, text.split(" ", 1)[0] if text.startswith("ttnn.") else "", first_words(text)
-    return _by_text(error), "", first_words(str(error) or type(error).__name__)
+    causes = [error, *_raised_from(error)]
+    category = next((kind for kind in map(_by_text, causes) if kind != ERROR), ERROR)
+    message = str(error) or type(error).__name__
+    if missing := next((cause.name for cause in causes if isinstance(cause, ModuleNotFoundError) and cause.name), ""):
+        message = f"module {missing} is not installed: {message}"
+    return category, "", first_words(message)
+
+
+def _raised_from(error: BaseException) -> Iterator[BaseException]:
+    """Yield what an error was raised from, as its ``raise ... from`` says."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+        yield error
 
 
 def _by_text(error: BaseException) -> str:
@@ -142,7 +156,7 @@ def _by_text(error: BaseException) -> str:
         return ASSERTION
     if isinstance(error, ImportError) or _SKEW.search(text):
         return VERSION
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _NETWORK:
         return ENVIRONMENT
     if name == "Failed":  # pytest.fail
         return TIMEOUT if text.startswith("Timeout") else ASSERTION

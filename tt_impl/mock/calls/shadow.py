@@ -19,9 +19,10 @@ import ttnn
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
 from tt_impl.mock.calls.checks import emulating
 from tt_impl.mock.calls.golden import OPTION, golden_values, has_golden
-from tt_impl.mock.calls.special import SPECIAL, touches_device
+from tt_impl.mock.calls.special import SPECIAL, check_queue, touches_device
 from tt_impl.mock.calls.stand_ins import on_whole_devices
-from tt_impl.mock.calls.traces import Tracing
+from tt_impl.mock.calls.traces import Recorded, Step, Tracing, remembered, without_tensors
+from tt_impl.mock.calls.waiting import Queue
 from tt_impl.mock.rules.padding_left import left_in_tiles
 from tt_impl.mock.rules.padding_read import padding_reads, with_padding, within
 from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, RULES, VIEWS, Call, Rule, for_rule, mapped, neutral
@@ -66,6 +67,8 @@ class Shadow(Tracing):
         call = on_whole_devices(self, call)
         special = SPECIAL.get(call.name)
         if special is not None:
+            if self.queues:
+                check_queue(self, call)
             result = special(self, call)
             self.note_special(call, result)
             return result
@@ -75,6 +78,8 @@ class Shadow(Tracing):
             raise MissingRule(call.name)
         # Read before the operation runs: it may free its inputs, or be told to write into one of them.
         inputs = _seen_by_rule(call)
+        if self.queues and (queue := self.queues.of(call.inputs, call.meshes)) is not None:
+            return self._later(call, inputs, queue)
         shards = {id(t): self.store.read(t, call.name) for t in inputs}
         viewed = {t.buffer_unique_id() for t in _moved(call)} if call.name in VIEWS else ()
         read = padding_reads(call, self.store) if self.takes_notes else []
@@ -88,6 +93,19 @@ class Shadow(Tracing):
             self.note(context, inputs, written)
             self.padding_reads += read
         self._forget_unused(before, outputs)
+        return result
+
+    def _later(self, call: Invocation, inputs: list[ttnn.Tensor], queue: Queue) -> Any:
+        """Build an operation whose devices wait; its values are computed when they go on."""
+        result = call.proceed()
+        outputs = _on_devices(result)
+        known: dict[int, Recorded] = {}
+        context = without_tensors(Call(call.name, call.args, call.kwargs, outputs, self.store), known)
+        moved = {t.buffer_unique_id() for t in _moved(call)} if call.name in VIEWS else ()
+        written = [t for t in outputs if t.buffer_unique_id() not in moved]
+        if written or not outputs:
+            step = Step(context, remembered(inputs, known), remembered(written, known))
+            queue.steps.append((None, lambda: step.run(self)))
         return result
 
     def evaluate(self, context: Call, shards: dict[int, Shards], written: list[ttnn.Tensor]) -> None:

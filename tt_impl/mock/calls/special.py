@@ -13,8 +13,9 @@ from typing import Any
 import torch
 import ttnn
 
+from refsim.base.errors import UserError
 from tt_impl.mock.calls.draws import RANDOM
-from tt_impl.mock.calls.stand_ins import EMULATED, proceed
+from tt_impl.mock.calls.stand_ins import EMULATED, Emulating, proceed
 from tt_impl.mock.calls.traces import EMULATED_TRACES
 from tt_impl.mock.storage.buffers import Window
 from tt_impl.mock.storage.errors import MissingRule, ShadowError, UnknownPadding
@@ -94,12 +95,16 @@ def _padded_to_host(shadow: ProgramValues, call: Invocation) -> Any:
     return call.original(_read(shadow, source, call.name), *call.args[1:], **call.kwargs)
 
 
-def _deallocate(shadow: ProgramValues, call: Invocation) -> Any:
+def _deallocate(shadow: Emulating, call: Invocation) -> Any:
     tensor = call.argument("tensor", 0)
     buffer = tensor.buffer_unique_id() if on_device(tensor) and tensor.is_allocated() else None
+    queue = shadow.queues.of(call.inputs)
     result = call.proceed()
     if not tensor.is_allocated():
-        shadow.store.values.pop(buffer, None)
+        if queue is None:
+            shadow.store.values.pop(buffer, None)
+        else:
+            queue.steps.append((None, lambda: shadow.store.values.pop(buffer, None)))
     return result
 
 
@@ -270,3 +275,38 @@ SPECIAL: dict[str, Special] = {
     **EMULATED_TRACES,
     **EMULATED,
 }
+
+_WAITS_ON_HOST = {
+    f"ttnn.{name}"
+    for special, names in _SPECIAL
+    for name in names.split()
+    if special in (_to_host, _padded_to_host, _copy_to_host, _dump, _dump_overlapped)
+} | {"ttnn.event_synchronize", "ttnn.synchronize_device"}
+_RUNS_AT_ONCE = {
+    f"ttnn.{name}"
+    for special, names in _SPECIAL
+    for name in names.split()
+    if special not in (_copy_to_device, _joined, _method_to, _narrow)
+} | {
+    f"ttnn.{name}" for name in ("record_event", "wait_for_event", "experimental.recv_async", "experimental.send_async")
+}
+
+
+def check_queue(shadow: Any, call: Invocation) -> None:
+    """Refuse a special call on devices that wait in a receive, unless it makes new values or joins their queue.
+
+    Raises:
+        UserError: the host would wait for devices that wait for the host.
+        ShadowError: on a device it joins the queue; here it does not.
+    """
+    if call.name in _RUNS_AT_ONCE - _WAITS_ON_HOST:
+        return
+    queue = shadow.queues.of(call.inputs, call.meshes)
+    if queue is None:
+        return
+    if call.name in _WAITS_ON_HOST:
+        raise UserError(
+            f"{call.name} waits for devices that wait in {queue.reader} for a send that was not made: on a device "
+            "that hangs; call send_async before."
+        )
+    raise ShadowError(f"{call.name} has no values on devices that wait in {queue.reader}; call it after the send.")

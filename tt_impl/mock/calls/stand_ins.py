@@ -3,7 +3,7 @@
 * Sub-devices: cores are shared out among them, which changes no value. Loading a manager is noted, not done.
 * Events: every operation of the mock is over when it returns, so there is nothing to wait for.
 * ``point_to_point`` and sockets: values of one device become those of another one. What is sent waits in the socket
-  until it is received; a program that receives before it sends is refused, because its values would be known too late.
+  until it is received; after a receive that comes first, its devices wait (:mod:`tt_impl.mock.calls.waiting`).
 * A host tensor copied to some of the cores of a sharded one.
 
 Each use on which values or their order rest is counted in ``Shadow.emulated``: order between queues, and space on
@@ -21,6 +21,7 @@ import torch
 import ttnn
 
 from refsim.base.errors import UserError
+from tt_impl.mock.calls.waiting import Queues
 from tt_impl.mock.storage.errors import ShadowError
 from tt_impl.mock.storage.host import host_shards
 from tt_impl.mock.storage.partial import written_rows
@@ -56,6 +57,7 @@ class Emulating(ProgramValues):
     def __init__(self) -> None:
         super().__init__()
         self.sockets: dict[int, Socket] = {}
+        self.queues = Queues(self.store)
         self.sub_devices: set[int] = set()
 
 
@@ -150,25 +152,41 @@ def _send(shadow: Emulating, call: Invocation) -> list:
     arguments = call.named("input_tensor", "mesh_socket")
     tensor = arguments["input_tensor"]
     socket = _socket(shadow, call, arguments["mesh_socket"])
-    by_rank = dict(zip(ranks_of(tensor), shadow.store.read(tensor, call.name), strict=True))
-    sent = {receiver: by_rank[sender] for sender, receiver in socket.places}
-    socket.sent.append((sent, (tuple(tensor.shape), tensor.dtype)))
+
+    def send() -> None:
+        by_rank = dict(zip(ranks_of(tensor), shadow.store.read(tensor, call.name), strict=True))
+        sent = {receiver: by_rank[sender] for sender, receiver in socket.places}
+        socket.sent.append((sent, (tuple(tensor.shape), tensor.dtype)))
+
+    queue = shadow.queues.of([tensor])
+    if queue is not None:
+        queue.steps.append((None, send))
+        return []
+    send()
+    shadow.queues.advance()
     return []
 
 
 def _receive(shadow: Emulating, call: Invocation) -> list[ttnn.Tensor]:
+    """Write what was sent; where nothing was, the devices of the output wait for it."""
     shadow.emulated[call.name] += 1
     arguments = call.named("output_tensor", "mesh_socket")
     out = arguments["output_tensor"]
     socket = _socket(shadow, call, arguments["mesh_socket"])
-    if not socket.sent:
-        raise ShadowError(f"{call.name} comes before the send that it waits for; here the program must send first.")
-    sent, kind = socket.sent.popleft()
-    if kind != (tuple(out.shape), out.dtype):
-        raise UserError(f"{call.name} receives {kind[1].name} of shape {kind[0]} into another shape or dtype.")
-    former = shadow.store.read(out, call.name)
-    values = [sent.get(rank, former[i]) for i, rank in enumerate(ranks_of(out))]
-    shadow.store.write(out, values, call.name)
+
+    def receive() -> None:
+        sent, kind = socket.sent.popleft()
+        if kind != (tuple(out.shape), out.dtype):
+            raise UserError(f"{call.name} receives {kind[1].name} of shape {kind[0]} into another shape or dtype.")
+        former = shadow.store.read(out, call.name)
+        values = [sent.get(rank, former[i]) for i, rank in enumerate(ranks_of(out))]
+        shadow.store.write(out, values, call.name)
+
+    queue = shadow.queues.of([out])
+    if queue is None and socket.sent:
+        receive()
+    else:
+        (queue or shadow.queues.add(out, call.name)).steps.append((socket.sent, receive))
     return [out]
 
 

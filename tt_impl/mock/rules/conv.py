@@ -60,6 +60,7 @@ def conv2d(
     if transposed and border != "constant":
         raise call.unsupported("a padding mode of transposed convolutions")
     top, bottom, left, right = sides_of(padding)
+    groups = max(groups, 1)  # to ttnn none are one
 
     def convolved(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x = image_of(rows, batch_size, input_height, input_width, in_channels)

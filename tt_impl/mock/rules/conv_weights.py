@@ -105,8 +105,8 @@ def weight_layout(
 ) -> tuple[tuple[int, ...], bool | None]:
     """Return [A, B, K, L] of a convolution's weight, and of a transposed one whether its owner has it mirrored."""
     if "transpose" in call.name:
-        return (out_channels // groups, in_channels, *kernel_size), not mirror_kernel
-    return (out_channels, in_channels // groups, *kernel_size), None
+        return (out_channels // max(groups, 1), in_channels, *kernel_size), not mirror_kernel
+    return (out_channels, in_channels // max(groups, 1), *kernel_size), None
 
 
 @per_device("prepare_conv_bias", "prepare_conv_transpose2d_bias", with_call=True)

@@ -18,9 +18,14 @@ from tt_impl.mock.storage.values import Shards
 
 
 def row(values: Tensor, x: Tensor) -> Tensor:
-    """Return a value for each column of ``x``, without what fills the last stick of 32."""
-    flat = values.reshape(-1)
+    """Return a value for each column of ``x``, without what fills the last stick of 32.
+
+    Of values that are a whole row of tiles, [TILE, D], a device reads the first row.
+    """
     size = x.shape[-1]
+    if values.shape[-2:] == (TILE, size) and values.numel() == TILE * size:
+        return values.reshape(TILE, size)[0]
+    flat = values.reshape(-1)
     if values.shape[-1] == TILE and flat.numel() == size + -size % TILE:
         return flat[:size]
     if flat.numel() != size:

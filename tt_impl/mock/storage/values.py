@@ -84,6 +84,7 @@ class Store:
         windows: tensors that are a part of their buffer.
         replaying: a trace is under way, which writes where it did when it was captured.
         lost: buffers that such a trace wrote over.
+        waiting: operations are still to read buffers that may be gone by now.
     """
 
     values: dict[int, BufferValues] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class Store:
     windows: dict[tuple, Window] = field(default_factory=dict)
     replaying: bool = False
     lost: set[int] = field(default_factory=set)
+    waiting: bool = False
 
     def read(self, tensor: ttnn.Tensor, reader: str) -> Shards:
         """Return the values of ``tensor`` for the operation ``reader``."""
@@ -192,7 +194,7 @@ class Store:
             return  # empty tensors share an address, as do all that are made while a graph is captured without dispatch
         place = _address(tensor)
         former = self.at_address.get(place)
-        if former is not None and self.values.pop(former, None) is not None and self.replaying:
+        if former is not None and not self.waiting and self.values.pop(former, None) is not None and self.replaying:
             self.lost.add(former)
         self.at_address[place] = buffer
 

@@ -2,34 +2,64 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, collect, raises
 
 
-def between_submeshes(t: Env) -> None:
-    """What is sent arrives in order, in the place the connection names; receiving before that is refused."""
-    from tt_impl.mock.storage.errors import ShadowError
-
+def _pair(t: Env, first: Any, second: Any) -> Any:
     ttnn = t.ttnn
-    first, second = t.device.create_submeshes(ttnn.MeshShape(1, 1))
     core = ttnn.MeshCoreCoord(ttnn.MeshCoordinate(0, 0), ttnn.CoreCoord(0, 0))
     config = ttnn.SocketConfig([ttnn.SocketConnection(core, core)], ttnn.SocketMemoryConfig(ttnn.BufferType.L1, 4096))
-    sender, receiver = ttnn.create_socket_pair(first, second, config)
+    return ttnn.create_socket_pair(first, second, config)
+
+
+def _put(t: Env, value: torch.Tensor, device: Any) -> Any:
+    return t.ttnn.from_torch(value, device=device, dtype=t.ttnn.bfloat16, layout=t.ttnn.TILE_LAYOUT)
+
+
+def between_submeshes(t: Env) -> None:
+    """What is sent arrives in order, in the place the connection names."""
+    first, second = t.device.create_submeshes(t.ttnn.MeshShape(1, 1))
+    sender, receiver = _pair(t, first, second)
     values = [torch.full((1, 1, 32, 64), float(number)) for number in (1, 2)]
-    tile = dict(dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT)
-    out = ttnn.from_torch(torch.zeros(1, 1, 32, 64), device=second, **tile)
-    receive, send = ttnn.experimental.recv_async, ttnn.experimental.send_async
-    raises(ShadowError, lambda: receive(out, receiver), "recv_async", "send first")
+    out = _put(t, torch.zeros(1, 1, 32, 64), second)
+    receive, send = t.ttnn.experimental.recv_async, t.ttnn.experimental.send_async
     for value in values:
-        assert send(ttnn.from_torch(value, device=first, **tile), sender) == []
+        assert send(_put(t, value, first), sender) == []
     for value in values:
         receive(out, receiver)
         assert torch.equal(t.shadow.values(out)[0], value)
-    send(ttnn.from_torch(values[0], device=first, **tile), sender)
-    other = ttnn.from_torch(torch.zeros(1, 1, 64, 64), device=second, **tile)
+    send(_put(t, values[0], first), sender)
+    other = _put(t, torch.zeros(1, 1, 64, 64), second)
     raises(UserError, lambda: receive(other, receiver), "recv_async", "(1, 1, 32, 64)")
+
+
+def received_before_it_is_sent(t: Env) -> None:
+    """Two halves exchange values, each first receiving or first sending, and go on computing at once."""
+    ttnn = t.ttnn
+    first, second = t.device.create_submeshes(ttnn.MeshShape(1, 1))
+    there, back = _pair(t, first, second), _pair(t, second, first)
+    x, y = t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64)
+    on_first, on_second = _put(t, x, first), _put(t, y, second)
+    from_second, from_first = _put(t, x, first), _put(t, y, second)
+    ttnn.experimental.send_async(on_first, there[0])
+    ttnn.experimental.recv_async(from_second, back[1])
+    doubled = ttnn.add(from_second, from_second)
+    total = ttnn.add(doubled, on_first)
+    ttnn.deallocate(doubled)
+    again = ttnn.add(_put(t, x, first), ttnn.reshape(total, (1, 1, 64, 32)).reshape((1, 1, 32, 64)))
+    raises(UserError, lambda: ttnn.to_torch(total), "ttnn.to_torch", "recv_async", "hangs")
+    raises(UserError, lambda: ttnn.synchronize_device(first), "ttnn.synchronize_device")
+    ttnn.experimental.recv_async(from_first, there[1])
+    assert torch.equal(t.shadow.values(from_first)[0], x)
+    ttnn.experimental.send_async(on_second, back[0])
+    t.check(total, 2 * y + x)
+    t.check(again, (2 * y + x).bfloat16() + x)
+    assert not t.shadow.queues
 
 
 CASES = collect(globals())

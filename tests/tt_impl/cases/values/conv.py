@@ -46,6 +46,17 @@ def conv2d_cut_weights(t: Env) -> None:
     t.check(out, t.shards(torch.as_tensor(wanted), (None, 3)))
 
 
+def no_groups(t: Env) -> None:
+    """``groups=0`` stands for one."""
+    x, weight = t.rand(1, 32, 4, 4), t.rand(32, 32, 3, 3, scale=0.1)
+    out = t.ttnn.conv2d(
+        input_tensor=t.put(x.permute(0, 2, 3, 1).reshape(1, 1, 16, 32), layout="ROW_MAJOR"),
+        weight_tensor=t.ttnn.from_torch(weight, dtype=t.ttnn.bfloat16), device=t.device, in_channels=32,
+        out_channels=32, batch_size=1, input_height=4, input_width=4, kernel_size=(3, 3), padding=(1, 1), groups=0,
+    )  # fmt: skip
+    t.check(out, F.conv2d(x, weight, padding=1).permute(0, 2, 3, 1).reshape(1, 1, 16, 32))
+
+
 def _last(x: Tensor) -> Tensor:
     """Channels last."""
     return x.movedim(1, -1).contiguous()

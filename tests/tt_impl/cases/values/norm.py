@@ -34,6 +34,8 @@ def whole(t: Env) -> None:
     t.check(ttnn.rms_norm(t.put(x), epsilon=EPS, weight=weight), _rms(x, w))
     tiled = t.put(w.reshape(1, 1, 8, 32), layout="ROW_MAJOR")
     t.check(ttnn.rms_norm(t.put(x), epsilon=EPS, weight=tiled), _rms(x, w))
+    whole_tiles = t.put(torch.cat([w[None], t.rand(31, 256)]))  # a device reads the first row
+    t.check(ttnn.rms_norm(t.put(x), epsilon=EPS, weight=whole_tiles), _rms(x, w))
     silu = ttnn.UnaryWithParam(ttnn.UnaryOpType.SILU)
     fused = ttnn.experimental.dit_rms_norm_unary_fused(t.put(x), EPS, weight, activation=silu)
     t.check(fused, F.silu(_rms(x, w)))
