@@ -102,12 +102,12 @@ class Layout:
     def options(self, dtype: str | None = None, **more: Any) -> RunOptions:
         """Return the options of a run of this layout; ``more`` are further fields of :class:`RunOptions`.
 
-        ``bfp8_b`` is storage of weights on a device; everything else, and all of refsim, is then bf16.
+        ``bfp8_b`` and ``bfp4_b`` are storage of weights on a device; everything else, and all of refsim, is then bf16.
         """
-        if dtype == "bfp8_b":
-            dtype = "bf16"
+        if dtype in ("bfp8_b", "bfp4_b"):
             if more.get("backend", "cpu") != "cpu":
-                more["weights_dtype"] = "bfp8_b"
+                more["weights_dtype"] = dtype
+            dtype = "bf16"
         q, k = self.chunks or (None, None)
         shared = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "chunks"}
         return RunOptions.of(**shared, q_chunk_size=q, k_chunk_size=k, dtype=dtype, **more)

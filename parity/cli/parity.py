@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -19,6 +19,7 @@ from refsim.files import output, tables
 if TYPE_CHECKING:
     from parity.cases import Case
     from parity.measure.records import Record, SuiteRun
+    from refsim.base.options import Numerics
 
 CONTRIBUTORS = "For contributors"
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -48,6 +49,7 @@ def run(
     suite: Suite = "smoke",
     expr: Expr = None,
     backend: Backend = "cpu",
+    numerics: opt.Numerics = "off",
     seed: opt.Seed = 0,
     seeds: Annotated[int, opt.weights(min=1, help="How many seeds, from --seed on.")] = 1,
     part: Part = None,
@@ -64,7 +66,7 @@ def run(
     from parity.run.suite import Asked, Selected, run_suite
     from refsim.runtime import launch
 
-    asked = Asked(suite, expr, backend, seed, seeds, part)
+    asked = Asked(suite, expr, backend, seed, seeds, part, cast("Numerics", numerics))
     selected = Selected.of(asked, workers_asked=jobs)  # a mistake should not have to wait for torch
     tables.check_csv(csv)
     if selected.workers == 1:
@@ -87,6 +89,7 @@ def run(
 def why(
     case_id: Annotated[str, typer.Argument(metavar="CASE", help="Id of one case; `refsim parity list` prints them.")],
     backend: Backend = "cpu",
+    numerics: opt.Numerics = "off",
     seed: opt.Seed = 0,
     out: Annotated[Path | None, opt.output(help="Folder for results.json, junit.xml and parity.md.")] = None,
     trace: opt.Trace = None,
@@ -98,7 +101,7 @@ def why(
     from refsim.runtime import launch
 
     launch.warm_up()
-    done = run_one(case_id, backend, seed, out, trace)
+    done = run_one(case_id, backend, seed, out, trace, cast("Numerics", numerics))
     record = done.records[0]
     text = "\n".join(filter(None, [f"{record.verdict}: {record.id}: {record.reason}", explained(record)]))
     answer(record, lambda _: text, as_json=as_json, passed=not done.exit_code)

@@ -9,13 +9,25 @@ from typing import TYPE_CHECKING
 from parity.cases import Case
 from parity.cases.kinds import entry
 from refsim.base.errors import UserError
+from refsim.base.options import NUMERICS, Numerics
 
 if TYPE_CHECKING:
     from parity.run.runner import Runner
 
 
-def make_runner(backend: str) -> Runner:
-    """Return the runner of a backend; ``UserError`` if this Python lacks what it needs."""
+def make_runner(backend: str, numerics: Numerics = "off") -> Runner:
+    """Return the runner of a backend.
+
+    Args:
+        numerics: how ttnn-mock rounds, see :attr:`refsim.base.options.RunOptions.numerics`.
+
+    Raises:
+        UserError: this Python lacks what the backend needs, or it is another one than that which rounds.
+    """
+    if numerics not in NUMERICS:
+        raise UserError(f"--numerics '{numerics}' does not exist; choose one of {', '.join(NUMERICS)}.")
+    if numerics != "off" and backend != "ttnn-mock":
+        raise UserError(f"--numerics is for ttnn-mock; leave it out on {backend}, or say --backend ttnn-mock.")
     if backend == "cpu":
         from parity.run.cpu import CpuRunner
 
@@ -27,7 +39,7 @@ def make_runner(backend: str) -> Runner:
         )
     from parity.run.ttnn import TTNNRunner
 
-    return TTNNRunner(backend)
+    return TTNNRunner(backend, numerics=numerics)
 
 
 def check_environment(cases: Sequence[Case]) -> None:

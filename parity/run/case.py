@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from parity.cases import Case
 from parity.explain.explanation import Failure, explain
 from parity.explain.places import Evidence
-from parity.kinds import thresholds_for
 from parity.measure.machine import missing_memory
 from parity.measure.records import Record
 from parity.measure.thresholds import Threshold, judge
@@ -51,7 +50,7 @@ def in_turn(runner: Runner, jobs: Sequence[Job]) -> Iterator[Job]:
 def run_case(runner: Runner, case: Case, backend: str, seed: int) -> Record:
     """Run one case and return its record: configuration, what was measured, and the verdict with its reason."""
     started = time.monotonic()
-    thresholds = thresholds_for(case.kind, case.dtype)
+    thresholds = runner.thresholds(case)
     before = Record.of(case, backend, seed, thresholds)
     if missing_memory(case):
         launch.end_ranks()  # what lacks may be what those hold that are kept from the cases before

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from parity.cases import Case
 from parity.cases.store import CheckpointStore
 from parity.explain.places import Evidence
-from parity.kinds import load
+from parity.kinds import load, thresholds_for
 from parity.kinds.base import Measured
+from parity.measure.thresholds import Threshold
 from refsim.base.errors import UserError
 
 
@@ -54,6 +55,10 @@ class Runner(ABC):
 
     def plan(self, jobs: Sequence[tuple[Case, int]]) -> None:  # noqa: B027 - most start nothing early
         """Say which cases will be run, in this order, with which seeds, so that some can be started early."""
+
+    def thresholds(self, case: Case) -> tuple[Threshold, ...]:
+        """Return what a case is judged by."""
+        return thresholds_for(case.kind, case.dtype)
 
     @abstractmethod
     def run(self, case: Case, seed: int) -> Measured:

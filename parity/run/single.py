@@ -15,6 +15,7 @@ from parity.run.backends import check_environment, make_runner
 from parity.run.cpu import CpuRunner
 from parity.run.suite import Asked, run_cases
 from refsim.base.errors import UserError
+from refsim.base.options import Numerics
 from refsim.files.output import check_target
 from refsim.runtime.watch import measured_trace
 
@@ -32,7 +33,9 @@ class Traced(CpuRunner):
         return measured
 
 
-def run_one(case_id: str, backend: str, seed: int, out: Path | None, trace: Path | None = None) -> SuiteRun:
+def run_one(
+    case_id: str, backend: str, seed: int, out: Path | None, trace: Path | None = None, numerics: Numerics = "off"
+) -> SuiteRun:
     """Run and judge one case; on CPU ranks with its trace, which goes into the file ``trace`` if one is named.
 
     Raises:
@@ -44,8 +47,8 @@ def run_one(case_id: str, backend: str, seed: int, out: Path | None, trace: Path
     if trace is not None:
         check_target(trace, "--trace")
     check_environment([case])
-    runner: Any = Traced() if backend == "cpu" else make_runner(backend)
-    done = run_cases([case], runner, Asked("full", case_id, backend, seed), out)
+    runner: Any = Traced() if backend == "cpu" else make_runner(backend, numerics)
+    done = run_cases([case], runner, Asked("full", case_id, backend, seed, numerics=numerics), out)
     if trace is not None and runner.trace:
         measured_trace.write(runner.trace, trace, f"{case_id}, seed {seed}")
     return done

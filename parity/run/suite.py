@@ -20,6 +20,7 @@ from parity.run.case import Job, run_jobs
 from parity.run.case import Progress as Tell
 from parity.run.runner import Runner
 from refsim.base.errors import UserError
+from refsim.base.options import Numerics
 
 Progress = Callable[[int, int, Case, "Record | None"], None]
 """Called with (number from 1, total, case, None) before a case and with its record after it; with several at a time,
@@ -37,6 +38,7 @@ class Asked:
         seed: of weights and inputs; a case adds its own.
         seeds: how many, from ``seed`` on; with more than one, a record's id ends in its seed.
         part: ``I/N``, the cases of part I of N; None takes all.
+        numerics: how ttnn-mock rounds: ``off``, ``fast`` or ``exact``.
     """
 
     suite: str = "smoke"
@@ -45,6 +47,7 @@ class Asked:
     seed: int = 0
     seeds: int = 1
     part: str | None = None
+    numerics: Numerics = "off"
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def run_suite(selected: Selected, out_dir: str | Path | None = None, progress: P
     """
     check_environment([case for case, _ in selected.jobs])
     if selected.workers == 1:
-        return _run_here(selected, make_runner(selected.asked.backend), out_dir, progress)
+        return _run_here(selected, make_runner(selected.asked.backend, selected.asked.numerics), out_dir, progress)
     return _written(selected, out_dir, progress, lambda tell: workers.run(selected.jobs, selected.workers, tell))
 
 

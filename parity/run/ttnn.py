@@ -18,6 +18,7 @@ from parity.measure.digests import tensor_digests
 from parity.measure.machine import missing_memory
 from parity.run.runner import Runner
 from refsim.base import scratch
+from refsim.base.options import Numerics
 from tt_impl.run.launch import Outcome, Worker
 
 WORKERS = 2
@@ -31,14 +32,18 @@ class TTNNRunner(Runner):
 
     Attributes:
         optable: whether records tell what every operation takes on a device.
+
+    Args:
+        numerics: how the mock rounds, see :attr:`refsim.base.options.RunOptions.numerics`.
     """
 
     family = "ttnn"
     optable = True
 
-    def __init__(self, backend: str, store: CheckpointStore | None = None) -> None:
+    def __init__(self, backend: str, store: CheckpointStore | None = None, *, numerics: Numerics = "off") -> None:
         super().__init__(store)
         self._backend = backend
+        self._numerics = numerics
         self.elsewhere = f"has no counterpart on backend {backend}"
         self._inputs: dict[tuple[str, int], Path] = {}
         self._answers: dict[tuple[str, int], Any] = {}
@@ -111,7 +116,8 @@ class TTNNRunner(Runner):
             worker = self._idle.get()
             began = time.monotonic()
             try:
-                options = case.layout.options(case.dtype, backend=self._backend, fault=fault)
+                how = {"backend": self._backend, "fault": fault, "numerics": self._numerics}
+                options = case.layout.options(case.dtype, **how)
                 outcome = worker.execute(kind.program, options, arguments, values=kind.values, optable=optable)
                 return outcome, time.monotonic() - began
             finally:
@@ -132,6 +138,8 @@ class TTNNRunner(Runner):
         metrics, extra = self.kind(case).measure(case, seed, outcome, reference)
         built: dict[str, Any] = {"ran": outcome.ran, "ops": _summary(outcome.ops)}
         built |= {"optable": outcome.optable, "resources": outcome.resources}
+        if outcome.numerics:
+            built |= {"numerics": outcome.numerics, "copies": [vars(one) for one in outcome.copies]}
         return Measured(
             metrics,
             bytes_by_collective=reference.bytes_by_collective,

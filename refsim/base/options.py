@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 Backend = Literal["cpu", "ttnn-mock", "ttnn-sim", "ttnn-device"]
 Dtype = Literal["fp32", "bf16"]
-WeightsDtype = Literal["bf16", "bfp8_b"]
+WeightsDtype = Literal["bf16", "bfp8_b", "bfp4_b"]
+Numerics = Literal["off", "fast", "exact"]
 PromptLayout = Literal["replicated", "split"]
 RingOrder = Literal["gather", "step", "block"]
 Math = Literal["reference", "storage", "gemm"]
@@ -37,6 +38,7 @@ RING_ORDERS: tuple[RingOrder, ...] = get_args(RingOrder)
 MATHS: tuple[Math, ...] = get_args(Math)
 VAE_PARALLEL: tuple[VAEParallel, ...] = get_args(VAEParallel)
 TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
+NUMERICS: tuple[Numerics, ...] = get_args(Numerics)
 
 DEFAULT_TIMEOUT_S = 300.0
 _MAX_TIMEOUT_S = 1e6
@@ -61,8 +63,9 @@ class RunOptions:
         mesh: the devices; rank ``r`` plays device ``r`` in row-major order.
         parallel: the factors of the parallel schemes and the mesh axis of each.
         dtype: storage of weights and activations, ``fp32`` or ``bf16``.
-        weights_dtype: storage of the matrices of linear layers on a ttnn backend: ``bf16``, or ``bfp8_b``, blocks of 16
-            numbers with one exponent, which are half as large; biases, norms and activations keep ``dtype``.
+        weights_dtype: storage of the matrices of linear layers on a ttnn backend: ``bf16``, or ``bfp8_b`` and
+            ``bfp4_b``, blocks of 16 numbers with one exponent, which are half and a quarter as large; biases, norms and
+            activations keep ``dtype``.
         prompt_layout: the prompt's tokens are ``replicated`` on every device of sp, or ``split`` over them.
         ring_order: how the ring overlaps: ``gather`` all shards first, or pass on a ``step`` or a ``block`` at a time
             (see ``refsim.parallel.ring``).
@@ -96,6 +99,7 @@ class RunOptions:
             ``refsim.runtime.watch.observe``).
         device_numerics: a device's roundings, as :class:`refsim.base.device_numerics.DeviceNumerics` reads them: the
             ranks compute every op as its kernel does, and ``math`` and chunk sizes mean nothing to attention.
+        numerics: how ``ttnn-mock`` rounds values: ``fast`` or ``exact`` as kernels do, ``off`` once an operation.
         detect_hazards: log the uses of device buffers and look for hazards; off only to measure what that costs.
 
     Raises:
@@ -123,6 +127,7 @@ class RunOptions:
     fault: str = ""
     observe: str = ""
     device_numerics: str = ""
+    numerics: Numerics = "off"
     detect_hazards: bool = True
 
     def __post_init__(self) -> None:
@@ -137,8 +142,6 @@ class RunOptions:
                 f"{self.parallel} uses {self.parallel.num_devices} devices but mesh {self.mesh} has "
                 f"{self.mesh.num_devices}; build the factors with parse_parallel."
             )
-        if str(self.weights_dtype) == "bfp4_b":
-            raise UserError("weights in bfp4_b are predicted only (`refsim time`); a run on ttnn has bf16 or bfp8_b.")
         for name, allowed in (
             ("backend", BACKENDS),
             ("weights_dtype", WEIGHTS_DTYPES),
@@ -147,6 +150,7 @@ class RunOptions:
             ("math", MATHS),
             ("vae_parallel", VAE_PARALLEL),
             ("transport", TRANSPORTS),
+            ("numerics", NUMERICS),
         ):
             if getattr(self, name) not in allowed:
                 flag = f"--{name.replace('_', '-')}"
@@ -166,6 +170,9 @@ class RunOptions:
             raise UserError(
                 f"--device-numerics is for refsim's ranks; leave it out on {self.backend} or choose --backend cpu."
             )
+        if self.numerics != "off" and self.backend != "ttnn-mock":
+            instead = "--device-numerics rounds on refsim's ranks" if self.backend == "cpu" else "kernels round there"
+            raise UserError(f"--numerics is for ttnn-mock; leave it out on {self.backend}, {instead}.")
         DeviceNumerics.parse(self.device_numerics or "fast")
         chunks = [n for n in (self.q_chunk_size, self.k_chunk_size) if n is not None]
         if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in chunks):

@@ -17,7 +17,7 @@ import typer
 from refsim.base.config import ATTENTIONS
 from refsim.base.errors import UserError
 from refsim.base.mesh import MESHES, meshes
-from refsim.base.options import DTYPES, RING_ORDERS, RunOptions
+from refsim.base.options import DTYPES, NUMERICS, RING_ORDERS, WEIGHTS_DTYPES, RunOptions
 
 scheme = partial(typer.Option, rich_help_panel="Mesh and scheme")
 size = partial(typer.Option, rich_help_panel="Size")
@@ -79,8 +79,15 @@ Dtype = Annotated[str, precision(help="Storage: fp32 or bf16.", autocompletion=c
 WeightsDtype = Annotated[
     str,
     precision(
-        help="Matrices of linear layers: bf16, bfp8_b (not on cpu) or bfp4_b (predicted only).",
-        autocompletion=complete(lambda: ("bf16", "bfp8_b", "bfp4_b")),
+        help="Matrices of linear layers: bf16, or bfp8_b and bfp4_b (not on cpu).",
+        autocompletion=complete(lambda: WEIGHTS_DTYPES),
+    ),
+]
+Numerics = Annotated[
+    str,
+    precision(
+        help="Round the mock's values as kernels do: exact (bit for bit), fast (as much, in less time) or off.",
+        autocompletion=complete(lambda: NUMERICS),
     ),
 ]
 DeviceNumerics = Annotated[

@@ -42,6 +42,7 @@ FLAGS = {
     "--q-chunk-size": NUMBER,
     "--k-chunk-size": NUMBER,
     "--device-numerics": st.one_of(st.sampled_from(["fast", "exact:ops=norm", "fast:dest=fp8", "slow"]), ODD_TEXT),
+    "--numerics": st.one_of(st.sampled_from(["fast", "exact", "off", "fast:dest=fp32"]), ODD_TEXT),
     "--backend": st.one_of(st.sampled_from(["cpu", "ttnn-mock", "ttnn-sim", "ttnn-device"]), ODD_TEXT),
     "--timeout": NUMBER,
     "--json": st.just(None),

@@ -51,8 +51,12 @@ class Backend(ABC):
         """Open the prepared mesh, a ``ttnn.MeshDevice``, while the block runs."""
         return opened(spec, fabric)
 
-    def values(self) -> AbstractContextManager[Any]:
-        """Have reads of a tensor give its values, while it is open: the device's own, or computed beside ttnn."""
+    def values(self, numerics: str) -> AbstractContextManager[Any]:
+        """Have reads of a tensor give its values, while it is open: the device's own, or computed beside ttnn.
+
+        Args:
+            numerics: how values beside ttnn are rounded, see :attr:`refsim.base.options.RunOptions.numerics`.
+        """
         return nullcontext()
 
 
@@ -76,8 +80,8 @@ class Mock(Backend):
         with stand_in().temporary_files_in(process.folder), opened(spec, fabric) as device, stand_in().refusals():
             yield device
 
-    def values(self) -> AbstractContextManager[Any]:
-        return stand_in().values()
+    def values(self, numerics: str) -> AbstractContextManager[Any]:
+        return stand_in().values(numerics=numerics)
 
 
 class Simulator(Backend):

@@ -19,6 +19,7 @@ from refsim.base.errors import RankFailure, UserError
 from refsim.base.jobs import Job
 from refsim.base.options import RunOptions
 from refsim.base.padded import Padded
+from tt_impl.run.copies import Copies
 from tt_impl.run.progress import read as read_progress
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ class Outcome:
         ops: every device operation in order, with shapes and dtype.
         collectives: those that communicate: name, mesh axis, bytes held by a device before it.
         padded: what the program padded.
+        copies: tensors that devices hold whole and rounded otherwise, with how far apart.
+        numerics: how the mock rounded: ``level``, and by name how often operations were ``rounded`` as their kernels
+            do or ``once``; empty if it was not to.
         report: what else the program has to say, JSON values.
         optable: where it was asked for, one row per different device operation, see ``tt_impl.trace.optable.OpTable``.
         resources: with ``optable``, its summary: operations, fidelities, peak L1 of a core, peak DRAM of a device.
@@ -50,6 +54,8 @@ class Outcome:
     ops: list[dict[str, Any]]
     collectives: list[dict[str, Any]]
     padded: list[Padded] = field(default_factory=list)
+    copies: list[Copies] = field(default_factory=list)
+    numerics: dict[str, Any] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=dict)
     optable: list[dict[str, Any]] | None = None
     resources: dict[str, Any] | None = None
@@ -201,8 +207,9 @@ def _read(folder: Path, code: int, log: Path) -> Outcome:
         raise RankFailure(f"ttnn failed in {_last(folder)}: {message}", rank=0, traceback=answer["traceback"])
     tensors = safetensors.torch.load_file(folder / "out.safetensors")
     padded = [Padded(**entry) for entry in answer["padded"]]
-    keys = ("ran", "ops", "collectives", "report", "optable", "resources")
-    return Outcome(tensors, padded=padded, **{key: answer[key] for key in keys if key in answer})
+    differing = [Copies(**entry) for entry in answer["copies"]]
+    keys = ("ran", "ops", "collectives", "numerics", "report", "optable", "resources")
+    return Outcome(tensors, padded=padded, copies=differing, **{key: answer[key] for key in keys if key in answer})
 
 
 def _last(folder: Path) -> str:

@@ -28,7 +28,7 @@ from refsim.base.jobs import Job, failure, injected, named
 from refsim.base.options import RunOptions
 from refsim.base.padded import noting
 from refsim.models.registry import open_checkpoint
-from tt_impl.run import progress
+from tt_impl.run import copies, progress
 from tt_impl.run.backends import get_backend, stand_in
 from tt_impl.run.mesh import open_mesh
 
@@ -69,8 +69,9 @@ def _run_program(
         recorder = Recorder(folder / "last_op")
         progress.write_to(folder)
         with contextlib.ExitStack() as stack:
+            shadow = None
             if message["values"]:
-                stack.enter_context(get_backend(message["kind"]).values())
+                shadow = stack.enter_context(get_backend(message["kind"]).values(options.numerics))
             stack.enter_context(intercepted(recorder))
             if message["optable"]:
                 from tt_impl.trace.optable import OpTable
@@ -78,11 +79,15 @@ def _run_program(
                 table = OpTable()
                 stack.enter_context(intercepted(table))
             padded = stack.enter_context(noting())
+            differing = stack.enter_context(copies.noting())
             result = program(mesh.device, options, **arguments)
         report, tensors = result if isinstance(result, tuple) else ({}, result)
         safetensors.torch.save_file({k: t.contiguous() for k, t in tensors.items()}, folder / "out.safetensors")
         answer = {"ran": mesh.describe(), "ops": recorder.ops, "collectives": recorder.collectives(), "report": report}
         answer["padded"] = [vars(one) for one in padded]
+        answer["copies"] = [vars(one) for one in differing]
+        if options.numerics != "off" and shadow is not None:
+            answer["numerics"] = shadow.numerics.counts()
         if message["optable"]:
             answer |= {"optable": table.rows, "resources": table.summary()}
         return answer

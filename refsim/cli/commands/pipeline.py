@@ -140,6 +140,7 @@ def _once(pipeline: PipelineFolder, request: PipelineRequest, options: RunOption
 
 def _run_ttnn(arguments: dict[str, Any], options: RunOptions, progress: Progress | None) -> Ran:
     """Run a pipeline in TTNN, in a process of its own; see :data:`refsim.api.images.Backend`."""
+    from refsim.cli.commands.run import rounding_of
     from tt_impl.api import run_pipeline as run
 
     started = time.monotonic()
@@ -150,6 +151,8 @@ def _run_ttnn(arguments: dict[str, Any], options: RunOptions, progress: Progress
         "operations": len(outcome.ops),
         "collectives": len(outcome.collectives),
     }
+    if rounding := rounding_of(outcome):
+        report |= {"rounding": "; ".join(rounding), "numerics": outcome.numerics}
     sent: Counter[str] = Counter()
     for collective in outcome.collectives:
         sent[f"{collective['collective']}@axis{collective['axis']}"] += collective["bytes"]

@@ -110,6 +110,7 @@ def run(
     q_chunk_size: QChunkSize = None,
     k_chunk_size: KChunkSize = None,
     device_numerics: opt.DeviceNumerics = "",
+    numerics: opt.Numerics = "off",
     inputs: Inputs = None,
     variant: opt.Variant = None,
     lora: Lora = None,
@@ -265,11 +266,18 @@ class Forward(_Summary):
 
 @dataclasses.dataclass
 class ForwardInTtnn(_Summary):
-    """One model on a ttnn backend."""
+    """One model on a ttnn backend.
+
+    Attributes:
+        numerics: How the mock rounded: level, and operations rounded as their kernels do or once, by name.
+        copies: Tensors that devices hold whole and rounded otherwise, with how far the farthest is from device 0's.
+    """
 
     ran: str
     operations: int
     collectives: list[dict[str, Any]]
+    numerics: dict[str, Any]
+    copies: list[dict[str, Any]]
     wall_s: float
 
 
@@ -381,14 +389,29 @@ def _run_ttnn(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
     common = _summary(asked, options, outcome)
     wall_s = round(time.monotonic() - started, 3)
     summary = ForwardInTtnn(
-        **common, ran=outcome.ran, operations=len(outcome.ops), collectives=outcome.collectives, wall_s=wall_s
+        **common,
+        ran=outcome.ran,
+        operations=len(outcome.ops),
+        collectives=outcome.collectives,
+        numerics=outcome.numerics,
+        copies=[vars(one) for one in outcome.copies],
+        wall_s=wall_s,
     )
     if as_json:
         typer.echo(output.document(summary))
         return
     shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in summary.outputs.items())
-    mock = options.backend == "ttnn-mock"
-    values = "golden values, kernels not run" if mock else "computed by the device's kernels"
     typer.echo(f"{shapes} -> {asked.out}  ({len(outcome.ops)} operations, {summary.wall_s:.2f} s)")
     _say_padded(summary)
+    mock = options.backend == "ttnn-mock"
+    values = "golden values, kernels not run" if mock else "computed by the device's kernels"
     typer.echo(f"ran on {outcome.ran} ({values})")
+    for line in rounding_of(outcome):
+        typer.echo(line)
+
+
+def rounding_of(outcome: Any) -> list[str]:
+    """Say how values were rounded on a ttnn backend, and of which tensors devices hold copies that differ by it."""
+    from tt_impl.harness.watch.rounding import sentence
+
+    return [line for line in (sentence([outcome.numerics]), *map(str, outcome.copies)) if line]

@@ -18,14 +18,6 @@ Fallback = Annotated[
     bool, typer.Option("--fallback", help="Let ttnn's golden functions answer operations without a rule.")
 ]
 
-Numerics = Annotated[
-    str,
-    typer.Option(
-        help="Round values as the device's kernels do: exact (bit for bit), fast (as much, in less time) or off.",
-        autocompletion=opt.complete(lambda: ("exact", "fast", "off")),
-    ),
-]
-
 
 @ttnn.callback()
 def _group() -> None:
@@ -49,7 +41,7 @@ def run(
     allow: Annotated[
         list[str] | None, typer.Option(metavar="KIND", help="Findings of this kind fail nothing; may be repeated.")
     ] = None,
-    numerics: Numerics = "off",
+    numerics: opt.Numerics = "off",
     report: Annotated[Path | None, opt.output(help="Write memory, collectives and time into this folder.")] = None,
     as_json: Annotated[
         bool, opt.output("--json", help="Print the verdict as JSON; the program prints to stderr.")

@@ -30,7 +30,7 @@ def test_both_names_of_the_dtype_of_weights_give_one_prediction(words, capsys):
     [
         (["memory"], "there is no model; give one"),
         (["memory", "--model", "huge"], "`refsim memory --model MODEL` is called `refsim memory MODEL` now"),
-        (["ops", "sd35-large", "--mesh", "n150", "--weights-dtype", "bfp4_b"], "bfp4_b are predicted only"),
+        (["ops", "sd35-large", "--mesh", "n150", "--weights-dtype", "bfp2_b"], "choose one of bf16, bfp8_b, bfp4_b"),
     ],
 )
 def test_what_is_refused(words, says, capsys):
