@@ -22,12 +22,8 @@ def make_runner(backend: str, numerics: Numerics = "off") -> Runner:
         numerics: how ttnn-mock rounds, see :attr:`refsim.base.options.RunOptions.numerics`.
 
     Raises:
-        UserError: this Python lacks what the backend needs, or it is another one than that which rounds.
+        UserError: this Python lacks what the backend needs.
     """
-    if numerics not in NUMERICS:
-        raise UserError(f"--numerics '{numerics}' does not exist; choose one of {', '.join(NUMERICS)}.")
-    if numerics != "off" and backend != "ttnn-mock":
-        raise UserError(f"--numerics is for ttnn-mock; leave it out on {backend}, or say --backend ttnn-mock.")
     if backend == "cpu":
         from parity.run.cpu import CpuRunner
 
@@ -40,6 +36,14 @@ def make_runner(backend: str, numerics: Numerics = "off") -> Runner:
     from parity.run.ttnn import TTNNRunner
 
     return TTNNRunner(backend, numerics=numerics)
+
+
+def check_numerics(backend: str, numerics: str) -> None:
+    """Raise ``UserError`` for a level that does not exist, or on a backend that does not round by levels."""
+    if numerics not in NUMERICS:
+        raise UserError(f"--numerics '{numerics}' does not exist; choose one of {', '.join(NUMERICS)}.")
+    if numerics != "off" and backend != "ttnn-mock":
+        raise UserError(f"--numerics is for ttnn-mock; leave it out on {backend}, or say --backend ttnn-mock.")
 
 
 def check_environment(cases: Sequence[Case]) -> None:

@@ -11,7 +11,7 @@ from parity.cases.selection import find_case
 from parity.kinds.base import Measured
 from parity.measure.records import SuiteRun
 from parity.measure.traces import check
-from parity.run.backends import check_environment, make_runner
+from parity.run.backends import check_environment, check_numerics, make_runner
 from parity.run.cpu import CpuRunner
 from parity.run.suite import Asked, run_cases
 from refsim.base.errors import UserError
@@ -46,6 +46,7 @@ def run_one(
         raise UserError(f"a case on {backend} keeps no times; leave out --trace, or take --backend cpu.")
     if trace is not None:
         check_target(trace, "--trace")
+    check_numerics(backend, numerics)
     check_environment([case])
     runner: Any = Traced() if backend == "cpu" else make_runner(backend, numerics)
     done = run_cases([case], runner, Asked("full", case_id, backend, seed, numerics=numerics), out)

@@ -15,7 +15,7 @@ from parity.measure.machine import commit, machine, versions
 from parity.measure.records import Record, SuiteRun
 from parity.report import results
 from parity.run import workers
-from parity.run.backends import check_environment, make_runner
+from parity.run.backends import check_environment, check_numerics, make_runner
 from parity.run.case import Job, run_jobs
 from parity.run.case import Progress as Tell
 from parity.run.runner import Runner
@@ -72,8 +72,10 @@ class Selected:
                 cores, up to :data:`parity.run.workers.MOST`. The other backends' programs run two at a time.
 
         Raises:
-            UserError: unknown suite, backend or part, ``-k`` that matches nothing, several workers for another backend.
+            UserError: unknown suite, backend or part, ``-k`` that matches nothing, several workers for another backend,
+                numerics on another backend than ttnn-mock.
         """
+        check_numerics(asked.backend, asked.numerics)
         if cases is None:
             cases = select(asked.suite, asked.expr, asked.backend, asked.part)
         jobs = [(case, asked.seed + offset + case.seed) for offset in range(asked.seeds) for case in cases]

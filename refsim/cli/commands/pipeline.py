@@ -140,7 +140,6 @@ def _once(pipeline: PipelineFolder, request: PipelineRequest, options: RunOption
 
 def _run_ttnn(arguments: dict[str, Any], options: RunOptions, progress: Progress | None) -> Ran:
     """Run a pipeline in TTNN, in a process of its own; see :data:`refsim.api.images.Backend`."""
-    from refsim.cli.commands.run import rounding_of
     from tt_impl.api import run_pipeline as run
 
     started = time.monotonic()
@@ -159,6 +158,13 @@ def _run_ttnn(arguments: dict[str, Any], options: RunOptions, progress: Progress
     return Ran(
         outcome.tensors, report, time.monotonic() - started, bytes_by_collective=dict(sent), padded=outcome.padded
     )
+
+
+def rounding_of(outcome: Any) -> list[str]:
+    """Say how values were rounded on a ttnn backend, and of which tensors devices hold copies that differ by it."""
+    from tt_impl.harness.watch.rounding import sentence
+
+    return [line for line in (sentence([outcome.numerics]), *map(str, outcome.copies)) if line]
 
 
 def _text(summary: Pictures, generated: Generated) -> str:

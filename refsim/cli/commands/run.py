@@ -372,6 +372,7 @@ def _without_rule(counts: dict[str, int]) -> str:
 
 def _run_ttnn(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
     """Run the forward in TTNN, in a process of its own."""
+    from refsim.cli.commands.pipeline import rounding_of
     from refsim.cli.progress import Spinner
     from tt_impl import api
 
@@ -408,10 +409,3 @@ def _run_ttnn(asked: _Asked, options: RunOptions, *, as_json: bool) -> None:
     typer.echo(f"ran on {outcome.ran} ({values})")
     for line in rounding_of(outcome):
         typer.echo(line)
-
-
-def rounding_of(outcome: Any) -> list[str]:
-    """Say how values were rounded on a ttnn backend, and of which tensors devices hold copies that differ by it."""
-    from tt_impl.harness.watch.rounding import sentence
-
-    return [line for line in (sentence([outcome.numerics]), *map(str, outcome.copies)) if line]

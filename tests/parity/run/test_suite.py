@@ -260,3 +260,11 @@ def test_several_seeds_are_several_records():
     assert [record.id[-11:] for record in done.records] == ["-good-seed3", "-good-seed4"]
     assert [seed for _, seed in runner.ran] == [3, 4]
     assert len(runner.dropped) == 2
+
+
+@pytest.mark.parametrize(
+    ("numerics", "says"), [("fast", "--numerics is for ttnn-mock; leave it out on cpu"), ("quick", "off, fast, exact")]
+)
+def test_numerics_that_no_case_would_have_are_refused_before_any_runs(numerics, says):
+    with pytest.raises(UserError, match=says):
+        Selected.of(Asked(numerics=numerics), [case("good")])
