@@ -89,20 +89,28 @@ class Invocation(Arguments):
 Handler = Callable[[Invocation], Any]
 
 _handlers: list[Handler] = []
+_nearest: list[Handler] = []
 _originals: dict[tuple[Any, str], Any] = {}
 _inside = 0
 
 
 @contextmanager
-def intercepted(handler: Handler, first: bool = False) -> Iterator[None]:
-    """Send every call of ttnn through ``handler`` while the block runs; ``first`` puts it before all others."""
+def intercepted(handler: Handler, first: bool = False, nearest: bool = False) -> Iterator[None]:
+    """Send every call of ttnn through ``handler`` while the block runs.
+
+    ``first`` puts it before all others, ``nearest`` behind all, those too that are installed later: next to ttnn.
+    """
     if not _handlers:
         _patch()
-    _handlers.insert(0 if first else len(_handlers), handler)
+    _handlers.insert(0 if first else len(_handlers) - (0 if nearest else len(_nearest)), handler)
+    if nearest:
+        _nearest.append(handler)
     try:
         yield
     finally:
         _handlers.remove(handler)
+        if nearest:
+            _nearest.remove(handler)
         if not _handlers:
             _unpatch()
 

@@ -18,6 +18,7 @@ import ttnn
 
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
 from tt_impl.mock.calls.checks import emulating
+from tt_impl.mock.calls.constructors import take_memory_only
 from tt_impl.mock.calls.golden import OPTION, golden_values, has_golden
 from tt_impl.mock.calls.special import SPECIAL, check_queue, touches_device
 from tt_impl.mock.calls.stand_ins import on_whole_devices
@@ -189,7 +190,7 @@ def shadow_values(fallback: bool = False, numerics: str = OFF) -> Iterator[Shado
         numerics: ``exact`` or ``fast`` rounds as kernels do, ``off`` rounds the exact result of an operation once.
     """
     shadow = Shadow(fallback, numerics)
-    with emulating(), intercepted(shadow.handle):
+    with emulating(), intercepted(shadow.handle), intercepted(take_memory_only, nearest=True):
         yield shadow
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 import ttnn
 
+from tt_impl.mock.storage.constants import single
 from tt_impl.mock.storage.errors import ShadowError
 from tt_impl.trace.intercept import uncaught
 
@@ -31,6 +32,8 @@ def round_to(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
 
     Block floats of infinities or NaN, whose packing is not documented, are what ttnn's host conversion makes of them.
     """
+    if (one := single(value)) is not None:
+        return round_to(one.repeat(1, BLOCK), dtype)[0, 0].expand(value.shape)
     if dtype == ttnn.bfloat16:
         return value.to(torch.bfloat16)
     if dtype == ttnn.float32:

@@ -17,6 +17,7 @@ import torch
 import ttnn
 
 from tt_impl.mock.storage.buffers import BufferValues, Window
+from tt_impl.mock.storage.constants import constant, elementwise
 from tt_impl.mock.storage.dtypes import RANGES, round_to
 from tt_impl.mock.storage.errors import ShadowError, UnknownPadding, UnseenValue
 from tt_impl.mock.storage.not_finite import INFINITY, not_finite
@@ -53,7 +54,7 @@ class Shards(Sequence):
         known = self._widened.get(id(stored))
         value = None if known is None else known()
         if value is None:
-            value = self.shaped(stored if stored.dtype == torch.int64 else stored.float())
+            value = self.shaped(stored if stored.dtype == torch.int64 else elementwise(torch.Tensor.float, stored))
             self._widened[id(stored)] = ref(value)
         return value
 
@@ -252,7 +253,7 @@ def filled(tensor: ttnn.Tensor, number: float) -> torch.Tensor:
     if integer and number != number:
         low, high = RANGES[tensor.dtype]
         number = -1 if low < 0 else high
-    return torch.full(shape_of(tensor), number, dtype=torch.int64 if integer else torch.float32)
+    return constant(number, shape_of(tensor), torch.int64 if integer else torch.float32)
 
 
 def view_of(tensor: ttnn.Tensor) -> View:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from tt_impl.mock.storage.constants import single
 from tt_impl.mock.storage.errors import ShadowError
 
 
@@ -38,6 +39,11 @@ class View:
         same = slice(-1 if whole else -2, None)
         return self.shape[same] == other.shape[same] and self.padded[same] == other.padded[same]
 
+    @property
+    def room(self) -> int:
+        """How many elements its memory has room for."""
+        return math.prod(self.rows()[1])
+
     def rows(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return shape and padded shape with at least two dims, as memory has them."""
         rank = max(2, len(self.shape), len(self.padded))
@@ -60,6 +66,8 @@ def seen_by(value: torch.Tensor, written: View, view: View, padding: float | Non
     """Read ``value``, written in the shape of ``written``, as ``view`` does; None if that reads unknown padding."""
     if view.is_reshape_of(written):
         return value.reshape(view.shape)
+    if (one := single(value)) is not None and padding == float(one) and written.room == view.room:
+        return one.expand(view.shape)
     if padding is None:
         unknown = _reread(torch.zeros(written.shape, dtype=torch.bool), written, view, True)
         if bool(unknown.any()):

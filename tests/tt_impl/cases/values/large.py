@@ -1,0 +1,53 @@
+"""Large tensors of one number take memory on the devices alone, and are what ttnn's own way makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.tt_impl.env import Env
+from tt_impl.mock.calls import constructors
+
+GIB = (1, 1, 32768, 16384)
+
+
+def a_gib_of_one_number(t: Env) -> None:
+    """Every device's values are one element, shared by all; a view and a copy in the dtype are, too."""
+    ttnn = t.ttnn
+    for make, number in ((ttnn.empty, None), (ttnn.zeros, 0.0), (ttnn.ones, 1.0)):
+        for dtype in (ttnn.bfloat16, ttnn.bfloat8_b, ttnn.uint32):
+            tensor = make(GIB, dtype=dtype, layout=ttnn.TILE_LAYOUT, device=t.device)
+            stored = t.shadow.store.read(tensor, make.__name__ if number is None else "").stored
+            assert len(set(map(id, stored))) == 1 and set(stored[0].stride()) == {0}
+            value = t.shadow.values(ttnn.reshape(tensor, (1, 2, 16384, 16384)))[-1]
+            assert set(value.stride()) == {0} and (number is None or value[0, 1, 7, 5] == number)
+            ttnn.deallocate(tensor)
+    filled = ttnn.full(GIB, 2.5, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=t.device)
+    assert t.shadow.values(filled)[0][0, 0, -1, -1] == 2.5
+
+
+def as_ttnn_makes_them(t: Env) -> None:
+    """Spec, place on the devices, distribution and values are the same either way."""
+    ttnn = t.ttnn
+    for fill in (ttnn.zeros, ttnn.ones, lambda shape, **how: ttnn.full(shape, -1.5, **how)):
+        for how in ({}, {"layout": ttnn.TILE_LAYOUT, "memory_config": ttnn.L1_MEMORY_CONFIG}, {"dtype": ttnn.float32}):
+            _same(lambda: fill((2, 40, 48), device=t.device, **how), t)  # noqa: B023 - called at once
+    template = t.put(t.rand(40, 48), layout="ROW_MAJOR")
+    for like in (ttnn.zeros_like, ttnn.ones_like, lambda tensor: ttnn.full_like(tensor, 3.0)):
+        _same(lambda: like(template), t)  # noqa: B023
+
+
+def _same(make: Any, t: Env) -> None:
+    threshold = constructors.LARGE
+    described = []
+    try:
+        for constructors.LARGE in (threshold, 1):
+            tensor = make()
+            place = tensor.buffer_address(), str(tensor.memory_config()), str(tensor.tensor_topology())
+            described.append((tensor.spec, place, [v.flatten().tolist() for v in t.shadow.values(tensor)]))
+            t.ttnn.deallocate(tensor)
+    finally:
+        constructors.LARGE = threshold
+    assert described[0] == described[1]
+
+
+CASES = {"a GiB of one number": a_gib_of_one_number, "as ttnn makes them": as_ttnn_makes_them}

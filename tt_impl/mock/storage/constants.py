@@ -1,0 +1,29 @@
+"""Tensors that hold one number: the memory of one element, expanded to their shape, as long as nobody computes on it.
+
+``ttnn.empty`` and ``ttnn.zeros`` of a GiB are so; what is written in place replaces the whole tensor, so the expanded
+element is never written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+
+def constant(number: float, shape: Iterable[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return ``number`` in every place of ``shape``."""
+    return torch.full((), number, dtype=dtype).expand(tuple(shape))
+
+
+def single(value: torch.Tensor) -> torch.Tensor | None:
+    """Return the one element, without dims, of which ``value`` is an expansion; None if it is none."""
+    if value.numel() < 2 or any(step and size > 1 for size, step in zip(value.shape, value.stride(), strict=True)):
+        return None
+    return value[(0,) * value.dim()]
+
+
+def elementwise(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor) -> torch.Tensor:
+    """Return ``function``, which changes no shape, of ``value``: of one element if it holds one number."""
+    one = single(value)
+    return function(value) if one is None else function(one).expand(value.shape)
