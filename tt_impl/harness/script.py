@@ -19,6 +19,7 @@ from tt_impl.harness.checks.strict import Strict
 from tt_impl.harness.pytest import machine, verdicts
 from tt_impl.harness.pytest.selection import AUTO
 from tt_impl.harness.pytest.verdicts import CATEGORIES, Verdict
+from tt_impl.harness.reports import exhausted
 from tt_impl.harness.watch import rounding
 from tt_impl.mock.hardware import check_numerics
 
@@ -141,6 +142,8 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
     verdict.fallbacks = dict(session.fallbacks)
     verdict.emulated = dict(session.shadow.emulated)
     verdict.numerics = session.numerics
+    if verdict.outcome == "failed":
+        verdict.memory = verdicts.exhausted(session)
     findings = find(session.log)
     verdict.findings = [str(finding) for finding in findings]
     failing = [] if options.strict is None else options.strict.failing(findings, options.allowed)
@@ -186,7 +189,8 @@ def text(verdict: Verdict) -> str:
     """Write the verdict in a few lines."""
     calls = sum(verdict.ops.values())
     kinds = len(verdict.ops)
-    lines = [f"{verdict.id} on {verdict.mesh}: {CATEGORIES[verdict.category]} ({calls} operations, {kinds} different)."]
+    lines = [*(exhausted.lines(verdict.memory) if verdict.memory else [])]
+    lines += [f"{verdict.id} on {verdict.mesh}: {CATEGORIES[verdict.category]} ({calls} operations, {kinds} different)."]
     if verdict.outcome == "failed":
         lines.append(verdict.message)
     if verdict.fallbacks:

@@ -20,6 +20,7 @@ from tt_impl.harness.checks.strict import ALLOW, Strict, check_kinds
 from tt_impl.harness.pytest import machine, verdicts
 from tt_impl.harness.pytest.isolation import Child, Ended, Run
 from tt_impl.harness.pytest.selection import AUTO, mesh_of, sample
+from tt_impl.harness.reports import exhausted
 from tt_impl.harness.watch.session import LastOperation, Session, watched
 
 _GRACE_S = 30.0
@@ -50,6 +51,7 @@ class Runner:
         self.here = self.isolate == "none"
         self.session: Session | None = None
         self.last = LastOperation()
+        self._memory = ""  # what is said of a test that ended out of memory
         self._reported = 0  # how many of the session's unknown values a failed phase has reported
         self._earlier: Session | None = None
         self._child: Child | None = None
@@ -100,8 +102,13 @@ class Runner:
                 _fail(report, "the mock knows no value, and the error that said so was caught", caught)
             facts = verdicts.phase(report, call, self.session, caught) | {"mesh": self.mesh_for(item)}
             report.ttnn_mock = facts
+            if facts.get("memory"):
+                report.sections.append(("ttnn mock memory", "\n".join(exhausted.lines(facts["memory"]))))
+                self._memory = facts["memory"]["sentence"]
             if report.when == "teardown":
                 report.user_properties.append(("ttnn_mock_ops", sum(facts["ops"].values())))
+                if self._memory:
+                    report.user_properties.append(("ttnn_mock_memory", self._memory))
 
     def mesh_for(self, item: pytest.Item) -> str:
         """Name of the mesh that a test runs on."""
@@ -117,6 +124,7 @@ class Runner:
     def _watch(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         """Run a test in this process."""
         self.last.note("")
+        self._memory = ""
         self._reported = 0
         folder = self.config.getoption("ttnn_report")
         watch = watched(self.fallback, folder is not None, self.last.note, self._earlier, self.numerics)

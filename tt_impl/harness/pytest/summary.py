@@ -20,6 +20,7 @@ _SHOWN = 12
 _NAMED = {
     **dict.fromkeys((verdicts.RULE, verdicts.UNSEEN, verdicts.CRASH, verdicts.TIMEOUT), "op"),
     **dict.fromkeys((verdicts.OPTION, verdicts.SHADOW, verdicts.CAUGHT, verdicts.FINDING, verdicts.REFUSED), "message"),
+    verdicts.MEMORY: "where",
     **dict.fromkeys((verdicts.VERSION, verdicts.ENVIRONMENT, verdicts.ERROR), "message"),
 }
 """By which of a verdict's fields the tests of a category are counted."""

@@ -25,6 +25,7 @@ SHADOW = "shadow"
 CAUGHT = "caught"
 FINDING = "finding"
 REFUSED = "refused"
+MEMORY = "memory"
 CRASH = "crash"
 TIMEOUT = "timeout"
 VERSION = "version"
@@ -41,6 +42,7 @@ CATEGORIES = {
     EXPECTED: "failed as the suite expects",
     SKIPPED: "skipped by the suite itself",
     ASSERTION: "failed: an assertion, of a value or a shape",
+    MEMORY: "failed: out of memory of the device",
     REFUSED: "failed: refused by ttnn, or by the mock in its place",
     RULE: "failed: an operation has no rule",
     OPTION: "failed: a rule does not know an option",
@@ -85,6 +87,8 @@ class Verdict(Document):
         missing: it, where it has no rule.
         message: the first sentence of what went wrong.
         where: ``file:line`` of the suite's own code where it did.
+        memory: of one that ended out of memory, who owned it and what to free: see
+            :func:`tt_impl.harness.reports.exhausted.as_json`.
         report: file of its report, in the folder of reports.
         unreported: why it has none although one was asked for.
         findings: errors that :mod:`tt_impl.harness.checks.find` names: line, kind and sentence; of a script notes,
@@ -105,6 +109,7 @@ class Verdict(Document):
     message: str = ""
     where: str = ""
     findings: list[str] = field(default_factory=list)
+    memory: dict[str, Any] = field(default_factory=dict)
     report: str = ""
     unreported: str = ""
 
@@ -147,9 +152,17 @@ def _raised_from(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
+def is_exhausted(text: str) -> bool:
+    """Tell whether ttnn's message says that memory of a device is not enough."""
+    words = "Out of Memory: Not enough space", "clash with L1 buffers", "beyond max L1 size"
+    return any(word in text for word in words)
+
+
 def _by_text(error: BaseException) -> str:
     name = type(error).__name__
     text = str(error)
+    if is_exhausted(text):
+        return MEMORY
     if "TT_FATAL" in text or "TT_THROW" in text or "TT_ASSERT" in text:
         return REFUSED
     if isinstance(error, AssertionError):
@@ -197,7 +210,7 @@ def combined(id: str, phases: list[dict[str, Any]]) -> Verdict:
     verdict = Verdict(id=id, outcome=decisive["outcome"], category=decisive["category"])
     verdict.seconds = round(sum(p["seconds"] for p in phases), 3)
     verdict.mesh = next((p["mesh"] for p in phases if p.get("mesh")), "")
-    for name in ("ops", "fallbacks", "emulated", "numerics", "findings"):
+    for name in ("ops", "fallbacks", "emulated", "numerics", "findings", "memory"):
         setattr(verdict, name, last.get(name) or decisive.get(name) or getattr(verdict, name))
     for name in ("op", "missing", "message", "where"):
         setattr(verdict, name, decisive.get(name, ""))
@@ -230,6 +243,7 @@ def phase(report: Any, call: Any, session: Any, caught: Sequence[str] = ()) -> d
         category, op, message = failed(call.excinfo.value)
         facts |= {"category": category, "op": op, "missing": op if category == RULE else "", "message": message}
         facts["where"] = _where(call.excinfo)
+        facts["memory"] = exhausted(session)
     elif report.outcome == "failed":  # an expected failure that passed
         facts |= {"category": ASSERTION, "message": first_words(str(report.longrepr))}
     elif report.outcome == "skipped":
@@ -239,6 +253,14 @@ def phase(report: Any, call: Any, session: Any, caught: Sequence[str] = ()) -> d
     else:
         facts["category"] = passed(session.ops, session.fallbacks)
     return facts
+
+
+def exhausted(session: Any) -> dict[str, Any]:
+    """Return who owned the memory of a program that ended for want of it; empty if it did not."""
+    from tt_impl.harness.reports import exhausted as report
+
+    ended = session.exhaustion.ended
+    return {} if ended is None else report.as_json(ended)
 
 
 def _where(excinfo: Any) -> str:

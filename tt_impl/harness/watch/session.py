@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tt_impl.harness.watch.exhausted import Exhaustion
 from tt_impl.harness.watch.programs import Programs
 from tt_impl.mock.calls.checks import refuse_crashes
 from tt_impl.mock.calls.shadow import OFF, Shadow, ShadowError, shadow_values
@@ -41,6 +42,7 @@ class Session:
         unknown: what the shadow said when it knew no value, whether or not the program went on.
         meter: memory and programs of every call; None without ``report``.
         results: digests of every call's results; None without ``report``.
+        exhaustion: calls that were refused for want of memory.
     """
 
     shadow: Shadow
@@ -49,6 +51,10 @@ class Session:
     unknown: list[str] = field(default_factory=list)
     meter: Meter | None = None
     results: Results | None = None
+    exhaustion: Exhaustion = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.exhaustion = Exhaustion(self.log)
 
     @property
     def fallbacks(self) -> Counter[str]:
@@ -118,6 +124,7 @@ def watched(
             session.meter = Meter(session.log)
             stack.enter_context(intercepted(session.meter))
         stack.enter_context(intercepted(Programs(session.log)))
+        stack.enter_context(intercepted(session.exhaustion))
         stack.enter_context(intercepted(session.log, first=True))
         yield session
 
