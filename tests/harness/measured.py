@@ -5,6 +5,7 @@ python -m tests.harness.measured FOLDER   writes FOLDER/<program>.json
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -80,6 +81,32 @@ def unmarked_loop(ttnn: Any, device: Any, session: Any) -> None:
     ttnn.add(x, weights[0])
 
 
+def too_many_buffers(ttnn: Any, device: Any, session: Any) -> None:
+    """A buffer for every length, each used once: 1 GiB and 32 MiB more each time, of 12 GiB in all."""
+    with contextlib.suppress(RuntimeError):
+        for rows in range(32768, 65536, 1024):
+            KEPT.append(ttnn.zeros((1, 1, rows, 16384), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device))
+            ttnn.slice(KEPT[-1], [0, 0, 0, 0], [1, 1, 32, 32])
+
+
+def too_many_pieces(ttnn: Any, device: Any, session: Any) -> None:
+    """Every second one of twenty tensors of 64 KiB a core is given back; one of 128 KiB has no place."""
+    kind = dict(dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device, memory_config=ttnn.L1_MEMORY_CONFIG)
+    KEPT.extend(ttnn.empty((2048, 1024), **kind) for _ in range(20))
+    for tensor in KEPT[::2]:
+        ttnn.deallocate(tensor)
+    with contextlib.suppress(RuntimeError):
+        ttnn.empty((4096, 1024), **kind)
+
+
+def too_large_a_program(ttnn: Any, device: Any, session: Any) -> None:
+    """Circular buffers of a softmax end behind where tensors in L1 begin."""
+    kind = dict(dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device)
+    KEPT.extend(ttnn.zeros((2048, 1024), **kind, memory_config=ttnn.L1_MEMORY_CONFIG) for _ in range(20))
+    with contextlib.suppress(RuntimeError):
+        ttnn.softmax(ttnn.zeros((2048, 2048), **kind), dim=-1)
+
+
 def costs(ttnn: Any, device: Any, session: Any) -> None:
     x, w = _put(ttnn, device, 1, 1, 2048, 1024), _put(ttnn, device, 1024, 4096)
     y = ttnn.linear(x, w)
@@ -119,7 +146,11 @@ def _read(ttnn: Any, x: Any, mesh: Any) -> None:
 
 PROGRAMS: dict[str, Callable[[Any, Any, Any], None]] = {
     program.__name__: program
-    for program in (peak, holes, clean_loop, leaking_loop, unmarked_loop, costs, halves, serial_halves)
+    for program in (
+        *(peak, holes, clean_loop, leaking_loop, unmarked_loop),
+        *(too_many_buffers, too_many_pieces, too_large_a_program),
+        *(costs, halves, serial_halves),
+    )
 }
 
 
@@ -129,7 +160,7 @@ def main(folder: Path) -> None:
     with open_mesh("t3k") as mesh:
         import ttnn
 
-        from tt_impl.harness.reports import cost, index, peaks, write
+        from tt_impl.harness.reports import cost, exhausted, index, peaks, write
         from tt_impl.harness.watch.session import watched
 
         for name, program in PROGRAMS.items():
@@ -139,6 +170,7 @@ def main(folder: Path) -> None:
             predictions = cost.predict(session.meter)
             found = {
                 "memory": peaks.summary(session.meter),
+                "exhausted": [exhausted.as_json(record) for record in session.exhaustion.records],
                 "predictions": [p.as_json() for p in predictions],
                 "cost": cost.summary(session, predictions),
                 "views": {

@@ -190,7 +190,9 @@ def text(verdict: Verdict) -> str:
     calls = sum(verdict.ops.values())
     kinds = len(verdict.ops)
     lines = [*(exhausted.lines(verdict.memory) if verdict.memory else [])]
-    lines += [f"{verdict.id} on {verdict.mesh}: {CATEGORIES[verdict.category]} ({calls} operations, {kinds} different)."]
+    lines += [
+        f"{verdict.id} on {verdict.mesh}: {CATEGORIES[verdict.category]} ({calls} operations, {kinds} different)."
+    ]
     if verdict.outcome == "failed":
         lines.append(verdict.message)
     if verdict.fallbacks:

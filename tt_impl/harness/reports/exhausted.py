@@ -1,13 +1,14 @@
 """Out of memory: which call, who owned what, how much was free in one piece, and what to free.
 
-    a bank   |####|....|######|..|###|......|      free bytes in three pieces: what is asked for fits in their sum, but
-                   <------------->                 only where the tensor between two of them is freed
+a bank   |####|....|######|..|###|......|      free bytes in three pieces: what is asked for fits in their sum, but
+               <------------->                 only where the tensor between two of them is freed
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _owner(group: list[Holder]) -> dict[str, Any]:
 
 def unused(group: list[Holder]) -> tuple[list[Holder], list[Holder]]:
     """Find tensors of a line that were used, but not since it made its next one, and those that never were."""
-    pairs = [(holder, later) for holder, later in zip(group, group[1:], strict=False) if holder.event >= 0]
+    pairs = [(holder, later) for holder, later in pairwise(group) if holder.event >= 0]
     left = [holder for holder, later in pairs if holder.event < holder.used < later.event]
     return left, [holder for holder in group if 0 <= holder.used == holder.event]
 
@@ -118,7 +119,9 @@ def advice(record: Exhausted) -> list[str]:
     if state is None:
         return []
     if record.buffers_end and not state.allocated:
-        return ["smaller blocks or chunks in its program config, or more cores, make the buffers of the program smaller."]
+        return [
+            "smaller blocks or chunks in its program config, or more cores, make the buffers of the program smaller."
+        ]
     bank = "bank" if record.memory == "DRAM" else "core"
     size = lambda bytes: f"{_size(bytes, record.memory)} of a {bank}"  # noqa: E731 - said three times
     text = []

@@ -1,0 +1,76 @@
+"""Programs that end out of memory: which call, who owned it, what to free; figures are counted by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.harness.measured import __name__ as MEASURED
+from tt_impl.harness.reports.exhausted import cheapest, lines, unused
+
+KIB = 1024
+MIB = 1024 * KIB
+FILE = MEASURED.replace(".", "/") + ".py"
+
+
+def only(measured: dict[str, Any], program: str) -> dict[str, Any]:
+    (record,) = measured[program]["exhausted"]
+    return record
+
+
+def test_owners_by_line_and_what_is_left_of_a_cache(measured: dict[str, Any]) -> None:
+    """Buffers of 32768 rows and 1024 more each: ten fit into the 1023 MiB of a bank."""
+    record = only(measured, "too_many_buffers")
+    assert (record["op"], record["memory"], record["mesh"]) == ("ttnn.zeros", "DRAM", [2, 4])
+    rows = 32768 + 10 * 1024
+    assert record["asked_bytes"] == rows * 16384 * 2
+    dram = record["memories"]["DRAM"]
+    assert dram["free_per_bank"] < record["asked_per_bank"] and dram["largest_free_per_bank"] <= dram["free_per_bank"]
+    largest = dram["owners"][0]
+    assert (largest["op"], largest["where"], largest["count"]) == ("ttnn.zeros", record["where"], 10)
+    assert largest["shapes"][0] == [1, 1, 32768, 16384] and len(largest["shapes"]) == 10
+    assert largest["left"]["count"] == 9 and largest["never"]["count"] == 0
+    text = lines(record)
+    assert text[0].startswith(f"this run ended out of memory, in ttnn.zeros at {FILE}:")
+    assert "1344.0 MiB of DRAM, 112.0 MiB in each bank of every device of the 2x4 mesh (12 banks)" in text[0]
+    assert any("free 9 tensors of ttnn.zeros" in line and "the oldest 2 would be enough" in line for line in text)
+
+
+def test_memory_in_pieces(measured: dict[str, Any]) -> None:
+    """Ten tensors of 64 KiB stand between free pieces of as much; one of them joins two to 128 KiB and more."""
+    record = only(measured, "too_many_pieces")
+    core = record["memories"]["L1"]
+    assert record["asked_per_bank"] == 128 * KIB and core["allocated_per_bank"] == 10 * 64 * KIB
+    assert core["free_per_bank"] > 128 * KIB > core["largest_free_per_bank"]
+    assert "pieces" in record["advice"][0] and "free 1 tensor between them: ttnn.empty at" in record["advice"][0]
+    assert "DRAM_MEMORY_CONFIG" in record["advice"][-1]
+
+
+def test_circular_buffers_beside_tensors(measured: dict[str, Any]) -> None:
+    record = only(measured, "too_large_a_program")
+    assert (record["op"], record["memory"], record["asked_per_bank"]) == ("ttnn.softmax", "L1", 0)
+    assert "the circular buffers of its program end at" in record["sentence"]
+    assert record["memories"]["L1"]["owners"][0]["bytes_per_bank"] == 20 * 64 * KIB
+
+
+def test_the_cheapest_window() -> None:
+    from tt_impl.harness.watch.exhausted import Block, Holder
+
+    def taken(size: int) -> Block:
+        return Block(size, Holder(0, size, "op", "line", 0, 0))
+
+    def free(size: int) -> Block:
+        return Block(size, None)
+
+    blocks = [free(5), taken(4), free(3), taken(1), free(4), taken(9)]
+    assert cheapest(blocks, 8) == blocks[2:5]
+    assert cheapest(blocks, 12) == blocks[:3]
+    assert cheapest(blocks, 27) == []
+
+
+def test_what_a_line_no_longer_uses() -> None:
+    """Used and then replaced by the line's next tensor, never used at all, and still in use."""
+    from tt_impl.harness.watch.exhausted import Holder
+
+    replaced, idle, current = (Holder(0, 1, "op", "line", event, used) for event, used in ((1, 2), (4, 4), (7, 9)))
+    again = Holder(0, 1, "op", "line", 5, 9)
+    assert unused([replaced, idle, again, current]) == ([replaced], [idle])
