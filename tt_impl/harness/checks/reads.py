@@ -19,8 +19,9 @@ HOST = frozenset(
 _SHAPES_ONLY = frozenset(
     f"ttnn.{name}"
     for name in """
-    empty_like zeros_like ones_like full_like allocate_tensor_on_device reshape view experimental.view squeeze unsqueeze
-    unsqueeze_to_4D Tensor.reshape reshape_on_device
+    empty_like zeros_like ones_like full_like moreh_full_like fill fill_rm fill_ones_rm fill_zero_bw uniform
+    allocate_tensor_on_device reshape view experimental.view squeeze unsqueeze unsqueeze_to_4D Tensor.reshape
+    reshape_on_device
     """.split()
 )
 """Operations that look at no value of their input."""
