@@ -6,7 +6,9 @@ be, of which :func:`drawn` makes a case. Examples are the same in every run.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -98,20 +100,79 @@ def agree(env: Env, out: Any, wanted: Sequence[Tensor], ulps: float = 2.0) -> No
         )
 
 
+def only(applies: bool) -> None:
+    """Refuse what was drawn if the property cannot be asked of it."""
+    from hypothesis import assume
+
+    assume(applies)
+
+
 def drawn(examples: int, **strategies: Any) -> Callable[[Callable[..., None]], Callable[[Env], None]]:
-    """Make a case of a property ``(t, **drawn values)``, for so many examples, the same in every run."""
+    """Make a case of a property ``(t, **drawn values)``, the same examples in every run.
+
+    First every option of every argument is drawn at least once, then what is left of ``examples`` by chance. A property
+    overrides nothing that was drawn: it refuses by :func:`only` what it cannot be asked of. An option that it refuses
+    with all others fails the case.
+    """
 
     def decorate(check: Callable[..., None]) -> Callable[[Env], None]:
-        def case(t: Env) -> None:
+        def runs(t: Env, fixed: dict[str, Any], count: int = 1) -> bool:
+            """Run the property with some arguments fixed; returns whether it took any draw."""
             from hypothesis import given
+            from hypothesis import strategies as st
+            from hypothesis.errors import Unsatisfiable
 
+            chosen = strategies | {name: st.just(value) for name, value in fixed.items()}
+            try:
+                _runs(count)(given(**chosen)(lambda **values: check(t, **values)))()
+            except Unsatisfiable:
+                return False
+            return True
+
+        def case(t: Env) -> None:
             with t.drawing():
-                _runs(examples)(given(**strategies)(lambda **values: check(t, **values)))()
+                taken = each_option(_options(strategies), lambda fixed: runs(t, fixed))
+                if examples > taken:
+                    runs(t, {}, examples - taken)
 
         case.__doc__ = check.__doc__
         return case
 
     return decorate
+
+
+def _options(strategies: dict[str, Any]) -> dict[str, Sequence[Any]]:
+    """What each argument may be, of those that choose among a few values."""
+    options = {}
+    for name, strategy in strategies.items():
+        elements = (False, True) if repr(strategy) == "booleans()" else getattr(strategy, "elements", None)
+        if elements is not None:
+            options[name] = elements
+    return options
+
+
+def each_option(options: dict[str, Sequence[Any]], runs: Callable[[dict[str, Any]], bool]) -> int:
+    """Run combinations until every option was in one that ``runs`` took; returns how many it took.
+
+    Raises:
+        AssertionError: an option is refused in every combination.
+    """
+    untried = [
+        dict(zip(options, places, strict=True)) for places in product(*(range(len(o)) for o in options.values()))
+    ]
+    random.Random(0).shuffle(untried)
+    missing = {(name, place) for name, values in options.items() for place in range(len(values))}
+    taken = 0
+    while missing:
+        places = max(untried, key=lambda combination: len(missing & combination.items()), default={})
+        if not missing & places.items():
+            names = ", ".join(f"{name}={options[name][place]!r}" for name, place in sorted(missing))
+            raise AssertionError(f"the property refuses {names} with all other options")
+        untried.remove(places)
+        if runs({name: options[name][place] for name, place in places.items()}):
+            missing -= places.items()
+            taken += 1
+    return taken
 
 
 def spread(t: Env, *shape: int, dtype: str = "bfloat16", scale: float = 1.0) -> tuple[Any, list[Tensor]]:

@@ -59,9 +59,9 @@ def _by_row(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def _by_head(values: Tensor, x: Tensor) -> Tensor:
-    """Take, for heads [B, H, N, E], E values, the same for all heads, or H*E."""
+    """Cut values of the columns (H*E of them, for all rows or a row each) into those of the heads [B, H, N, E]."""
     _, heads, _, size = x.shape
-    return values.reshape(-1) if values.numel() == size else values.reshape(1, heads, 1, size)
+    return split_heads(values.reshape(1, 1, -1, heads * size), heads)
 
 
 @per_device("experimental.wan_fused_rmsnorm_pre_allgather")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.tt_impl.env import Env, collect
-from tests.tt_impl.properties import drawn, each, spread
+from tests.tt_impl.properties import drawn, each, only, spread
 
 SHARES = st.sampled_from([(4, 4), (4, 2), (4, 1)])
 SOME = st.booleans()
@@ -78,11 +78,11 @@ def prefill(
     t.check(out, each(expected, qs, ks, vs, ss), ulps=2)
 
 
-@drawn(6, heads=SHARES, forms=st.tuples(st.sampled_from([1, 2]), st.sampled_from([1, 4])))
-def masks(t: Env, heads: tuple, forms: tuple) -> None:
+@drawn(6, heads=SHARES, entries=st.sampled_from([1, 2]), every_head=SOME)
+def masks(t: Env, heads: tuple, entries: int, every_head: bool) -> None:
     """A mask of one or all batch entries, one or all heads; K and V of other length than Q."""
     (q, qs), (k, ks), (v, vs) = (spread(t, 2, x, n, SIZE) for x, n in ((heads[0], 32), (heads[1], 96), (heads[1], 96)))
-    m, ms = spread(t, *forms, 32, 96, scale=2.0)
+    m, ms = spread(t, entries, 4 if every_head else 1, 32, 96, scale=2.0)
     out = t.ttnn.transformer.scaled_dot_product_attention(
         q, k, v, attn_mask=m, is_causal=False, program_config=_program(t)
     )
@@ -143,7 +143,7 @@ def _unpaged(cache: Tensor, table: Tensor, block: int) -> Tensor:
 def decode(t: Env, heads: tuple, paged: bool, window: int | None, sink: bool, latent: bool, at: list) -> None:
     """One token of each of two users, each at a place of its own or skipped, from whole caches or pages."""
     ttnn, users, block, (h, kv) = t.ttnn, 2, 32, heads
-    kv, sink, window = (1, False, None) if latent else (kv, sink, window)
+    only(not latent or (kv, sink, window) == (1, False, None))
     table = _pages(t, users, 4)
     shape = (users * 4, kv, block, SIZE) if paged else (users, kv, 128, SIZE)
     (q, qs), (k, ks), (v, vs) = spread(t, 1, users, h, SIZE), spread(t, *shape), spread(t, *shape)
@@ -182,7 +182,8 @@ def chunks(t: Env, start: int, window: int | None, latent: bool, told: bool) -> 
     """Some rows that begin anywhere, to all pages before and among themselves; the start a number or a tensor."""
     ttnn, users, block, n = t.ttnn, 2, 32, 32
     table = _pages(t, users, 8)
-    kv, window, told = (1, None, False) if latent else (2, window, told)
+    only(not latent or (window, told) == (None, False))
+    kv = 1 if latent else 2
     (q, qs), (k, ks), (v, vs) = (
         spread(t, *shape) for shape in ((users, 4, n, SIZE), (users * 8, kv, block, SIZE), (users * 8, kv, block, SIZE))
     )
@@ -212,7 +213,7 @@ def chunks(t: Env, start: int, window: int | None, latent: bool, told: bool) -> 
 def ring_of_rows(t: Env, paged: bool, start: int, rank: int) -> None:
     """Of eight stretches of rows a device has one from the front and one from the rear."""
     ttnn, ring, n, block = t.ttnn, 4, 256, 32
-    start = start if paged else 0
+    only(paged or start == 0)
     total = start + n
     q, k, v = t.rand(1, 2, n, SIZE), t.rand(1, 2, total, SIZE), t.rand(1, 2, total, SIZE)
     how: dict[str, Any] = dict(program_config=_program(t))
@@ -236,7 +237,7 @@ def ring_of_rows(t: Env, paged: bool, start: int, rank: int) -> None:
 def causal_ring(t: Env, balanced: bool, real: int) -> None:
     """A ring over axis 1; balanced, its devices hold a stretch from the front and one from the rear."""
     ttnn, ring, n = t.ttnn, t.shape[1], 256
-    real = n if balanced else real
+    only(not balanced or real == n)
     q, k, v = (t.rand(1, 4, n, SIZE) for _ in range(3))
     chunks = [x for r in range(ring) for x in (r, 2 * ring - 1 - r)]
     order = torch.cat([torch.arange(n).chunk(2 * ring)[c] for c in chunks]) if balanced else torch.arange(n)
@@ -273,13 +274,12 @@ def updates(t: Env, at: list, kind: str) -> None:
     """A token of each user to its place: in its own cache, one for all, pages, a ring of pages."""
     ttnn, users, block, kv = t.ttnn, 3, 32, 1
     table = _pages(t, users, 4)
-    if kind == "shared":
-        at = [min(127, max(0, place)) // 3 * 3 + user for user, place in enumerate(at)]
-        at = [place % 128 for place in at]
+    # In one cache for all, no two users write to one place.
+    places = [max(0, place) // 3 * 3 % 126 + user for user, place in enumerate(at)] if kind == "shared" else at
     shape = {"whole": (users, kv, 128, SIZE), "shared": (1, kv, 128, SIZE)}.get(kind, (users * 4, kv, block, SIZE))
     cache, caches = spread(t, *shape)
     new = t.rand(1, users, kv, SIZE)
-    how: dict[str, Any] = dict(update_idxs_tensor=_integers(t, torch.tensor(at)))
+    how: dict[str, Any] = dict(update_idxs_tensor=_integers(t, torch.tensor(places)))
     if kind in ("paged", "ring"):
         how["page_table"] = _integers(t, table)
     if kind == "ring":
@@ -289,7 +289,7 @@ def updates(t: Env, at: list, kind: str) -> None:
     ttnn.experimental.paged_update_cache(cache, _tokens(t, new), **how)
     wanted = [x.clone() for x in caches]
     for x in wanted:
-        for user, place in enumerate(at):
+        for user, place in enumerate(places):
             if place >= 0:
                 place = place % 64 if kind == "ring" else place
                 entry = {"whole": user, "shared": 0}.get(kind, int(table[user, place // block]))

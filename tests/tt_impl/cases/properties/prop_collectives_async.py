@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.tt_impl.cases.properties.prop_collectives import _over
 from tests.tt_impl.env import Env, collect
-from tests.tt_impl.properties import drawn, spread
+from tests.tt_impl.properties import drawn, only, spread
 
 AXES, SOME = st.sampled_from([0, 1]), st.booleans()
 SHAPES = st.sampled_from([(1, 1, 32, 64), (2, 3, 64, 32)])
@@ -141,7 +141,8 @@ def frames_cut_anew(t: Env, axis: int, first: int, kept: int) -> None:
        groups=st.sampled_from([1, 2]))  # fmt: skip
 def videos_convolved(t: Env, kernel: tuple, stride: tuple, sides: tuple, mode: str, block: int, groups: int) -> None:
     """Blocks of input channels change nothing; borders of zeros, or repeated."""
-    ttnn, block = t.ttnn, 32 if groups > 1 else block
+    only(groups == 1 or block == 32)
+    ttnn = t.ttnn
     x, parts = spread(t, 1, 4, 5, 6, 64)
     x = ttnn.to_layout(x, ttnn.ROW_MAJOR_LAYOUT)
     weight, bias = t.rand(64, 64 // groups, *kernel, scale=0.1), t.rand(64)

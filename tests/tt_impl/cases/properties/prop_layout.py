@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.tt_impl.env import Env, collect, packed
-from tests.tt_impl.properties import drawn, each, on_mesh, spread
+from tests.tt_impl.properties import drawn, each, on_mesh, only, spread
 
 SOME = st.booleans()
 ODD = st.sampled_from([(1, 1, 33, 50), (2, 3, 32, 7), (1, 64, 64), (5, 32)])
@@ -160,8 +160,7 @@ def four_dims(t: Env, shape: tuple, dtype: str) -> None:
 def embeddings(t: Env, batch: int, length: int, width: int, tiles: bool, padded: bool, wide: bool) -> None:
     """Other words and other tables on every device; a padding word has a row of its own in the table."""
     ttnn, words = t.ttnn, 50
-    if tiles:
-        length = 32
+    only(not tiles or length == 32)
     ids = on_mesh(
         t,
         lambda: torch.randint(0, words, (batch, length), generator=t.random, dtype=torch.int32),

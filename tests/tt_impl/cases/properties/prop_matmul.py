@@ -27,15 +27,18 @@ def _sums(a: Tensor, b: Tensor) -> Tensor:
 
 
 @drawn(25, m=SIZES, k=SIZES, n=SIZES, batch=st.sampled_from([(), (1,), (3,), (2, 3)]), shared=st.booleans(),
-       flips=st.tuples(st.booleans(), st.booleans()), dtype=DTYPES)  # fmt: skip
-def products(t: Env, m: int, k: int, n: int, batch: tuple, shared: bool, flips: tuple, dtype: str) -> None:
+       flip_a=st.booleans(), flip_b=st.booleans(), dtype=DTYPES)  # fmt: skip
+def products(
+    t: Env, m: int, k: int, n: int, batch: tuple, shared: bool, flip_a: bool, flip_b: bool, dtype: str
+) -> None:
     """Batches of their own or one matrix for all; either operand transposed; sizes that fill no tile."""
     weights = (1,) * len(batch) if shared else batch
-    a, a_values = spread(t, *batch, *((k, m) if flips[0] else (m, k)), dtype=dtype)
-    b, b_values = spread(t, *weights, *((n, k) if flips[1] else (k, n)), dtype=dtype)
+    a, a_values = spread(t, *batch, *((k, m) if flip_a else (m, k)), dtype=dtype)
+    b, b_values = spread(t, *weights, *((n, k) if flip_b else (k, n)), dtype=dtype)
     kept = t.ttnn.float32 if dtype == "float32" else t.ttnn.bfloat16
-    out = t.ttnn.matmul(a, b, transpose_a=flips[0], transpose_b=flips[1], dtype=kept)
-    a_values, b_values = ([x.mT for x in v] if flip else v for v, flip in zip((a_values, b_values), flips, strict=True))
+    out = t.ttnn.matmul(a, b, transpose_a=flip_a, transpose_b=flip_b, dtype=kept)
+    a_values = [x.mT for x in a_values] if flip_a else a_values
+    b_values = [x.mT for x in b_values] if flip_b else b_values
     t.check(out, [x.float() for x in each(_sums, a_values, b_values)], ulps=2)
 
 

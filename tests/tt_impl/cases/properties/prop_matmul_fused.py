@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.tt_impl.cases.properties.prop_collectives import _over
 from tests.tt_impl.env import Env, collect
-from tests.tt_impl.properties import drawn, each, spread
+from tests.tt_impl.properties import drawn, each, only, spread
 
 SOME, AXES = st.booleans(), st.sampled_from([0, 1])
 ROWS = st.sampled_from([32, 40, 64])
@@ -42,7 +42,7 @@ def _gated(x: Tensor) -> Tensor:
 @drawn(8, rows=ROWS, biased=SOME, name=NAMES, swiglu=SOME, two=SOME)
 def products(t: Env, rows: int, biased: bool, name: str | None, swiglu: bool, two: bool) -> None:
     """An input in one piece, or in two of which the first is filled up to a tile; gates instead of an activation."""
-    name = None if swiglu else name
+    only(not swiglu or name is None)
     (w, ws), (b, bs) = spread(t, 128, 192, scale=0.1), spread(t, 1, 192)
     (x, xs), (y, ys) = spread(t, 1, 1, rows, 48 if two else 128), spread(t, 1, 1, rows, 64)
     out = t.ttnn.experimental.minimal_matmul(
@@ -98,8 +98,7 @@ def _blocks(t: Env) -> Any:
 @drawn(8, axis=AXES, chunks=st.sampled_from([1, 3]), biased=SOME, name=NAMES, residual=SOME)
 def gathered_before(t: Env, axis: int, chunks: int, biased: bool, name: str | None, residual: bool) -> None:
     """The inner dim is cut over the axis; the buffer holds it whole then."""
-    if residual:
-        chunks, name = 1, None
+    only(not residual or (chunks, name) == (1, None))
     n = t.shape[axis]
     x, xs = spread(t, 1, 1, 64, 64)
     (w, ws), (b, bs) = spread(t, 64 * n, 384, scale=0.1), spread(t, 1, 384)

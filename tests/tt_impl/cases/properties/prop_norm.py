@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.tt_impl.env import Env, collect
-from tests.tt_impl.properties import drawn, each, spread
+from tests.tt_impl.properties import drawn, each, only, spread
 
 COLUMNS = st.sampled_from([32, 42, 64, 100])
 ROWS = st.sampled_from([1, 20, 32, 33])
@@ -72,8 +72,7 @@ def _width_sharded(t: Env, value: Any, cores: int, columns: int) -> Any:
 def distributed(t: Env, kind: str, residual: bool, bias: bool, form: str) -> None:
     """Statistics, gather, norm: together the norm of the whole row, in every form that operands come in."""
     ttnn, width, ranks = t.ttnn, 64, t.shape[1]
-    if form == "welford" and kind == "rms_norm":
-        form = "interleaved"
+    only(form != "welford" or kind == "layer_norm")
     whole, rest = t.rand(2, 1, 32, width * ranks), t.rand(2, 1, 32, width * ranks)
     weight, shift = t.rand(1, 1, 1, width * ranks), t.rand(1, 1, 1, width * ranks)
     x, r = t.put(whole, (0, 3)), t.put(rest, (0, 3)) if residual else None
@@ -189,8 +188,7 @@ def _softmax(x: Tensor, dim: int = -1) -> Tensor:
        in_place=SOME)  # fmt: skip
 def softmaxes(t: Env, shape: tuple, dim: int, in_place: bool) -> None:
     x, xs = spread(t, *shape)
-    in_place = in_place and len(shape) == 4
-    dim = -1 if in_place else dim
+    only(not in_place or (len(shape) == 4 and dim == -1))
     out = t.ttnn.softmax_in_place(x) if in_place else t.ttnn.softmax(x, dim=dim)
     wanted = each(lambda x: _softmax(x, dim), xs)
     t.check(out, wanted, ulps=2)
@@ -208,7 +206,7 @@ def masked_softmaxes(
     ttnn, x, xs = t.ttnn, *spread(t, 2, heads, rows, columns)
     values = t.rand(2, 1, {"tile": 32, "causal": rows}.get(mask, 1), columns, scale=3)
     held = t.put(values.reshape(2, 1, -1, 32), layout="ROW_MAJOR") if mask == "sticks" else t.put(values)
-    in_place = in_place or mask in ("causal", "sticks")
+    only(in_place or mask not in ("causal", "sticks"))
     softmax = ttnn.scale_mask_softmax_in_place if in_place else ttnn.scale_mask_softmax
     out = softmax(x, scale, held, is_causal_mask=mask == "causal")
     added = values if mask == "causal" else values[:, :, :1]
@@ -219,7 +217,7 @@ def masked_softmaxes(
 def attention_softmaxes(t: Env, head_size: int | None, mask: bool, in_place: bool) -> None:
     x, xs = spread(t, 2, 3, 32, 64)
     values = t.rand(2, 1, 1, 64, scale=3)
-    mask = mask or in_place
+    only(mask or not in_place)
     transformer = t.ttnn.transformer
     softmax = transformer.attention_softmax_ if in_place else transformer.attention_softmax
     out = softmax(x, head_size=head_size, attention_mask=t.put(values) if mask else None)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.tt_impl.env import Dims, Env, collect
-from tests.tt_impl.properties import drawn
+from tests.tt_impl.properties import drawn, only
 
 EPS = 1e-5
 ULPS_OF_STATS = 24.0  # statistics cross the mesh in bfloat16, and a variance is a difference of two of them
@@ -48,6 +48,7 @@ def three_steps(
     t: Env, axis: int, rows: int, local: int, layer: bool, residual: bool, scaled: bool, shifted: bool
 ) -> None:
     """Statistics, their gather, the norm; with a residual the caller adds it, too."""
+    only(scaled or not shifted)
     ttnn, name = t.ttnn, "layer_norm" if layer else "rms_norm"
     x = _drawn(t, axis, rows, local)
     r = t.rand(*x.shape) if residual else torch.zeros_like(x)
@@ -56,10 +57,10 @@ def three_steps(
     how: dict[str, Any] = dict(residual_input_tensor=t.put(r, _at(axis, 3))) if residual else {}
     stats = getattr(ttnn, f"{name}_pre_all_gather")(t.put(x, _at(axis, 3)), **how)
     after: dict[str, Any] = dict(weight=t.put(w[None], _only(axis, 1))) if scaled else {}
-    after |= dict(bias=t.put(b[None], _only(axis, 1))) if scaled and shifted else {}
+    after |= dict(bias=t.put(b[None], _only(axis, 1))) if shifted else {}
     stats = ttnn.all_gather(stats, 3, cluster_axis=axis)
     out = getattr(ttnn, f"{name}_post_all_gather")(t.put(total, _at(axis, 3)), stats, epsilon=EPS, **after)
-    wanted = (_layer if layer else _rms)(total) * (w if scaled else 1.0) + (b if scaled and shifted else 0.0)
+    wanted = (_layer if layer else _rms)(total) * (w if scaled else 1.0) + (b if shifted else 0.0)
     t.check(out, t.shards(wanted, _at(axis, 3)), ulps=ULPS_OF_STATS)
 
 
@@ -122,15 +123,15 @@ def heads_in_two_steps(t: Env, axis: int, heads: int, rotated: bool, scaled: boo
 def one_operation(t: Env, axis: int, layer: bool, heads: int, rotated: bool, each_head: bool, shifted: bool) -> None:
     """Statistics, gather and norm in one; RMS also of every head by itself."""
     experimental, rows, local = t.ttnn.experimental, 64, 64 * heads
-    each_head, rotated = each_head and not layer, rotated and not layer  # which ttnn itself refuses
+    only(not layer or not (each_head or rotated))
+    only(not each_head or heads > 1)
     x = _drawn(t, axis, rows, local)[:, :1]
-    size = 64 if each_head else x.shape[-1]
-    w, b = t.rand(size), t.rand(size) if shifted else torch.zeros(size)
+    w, b = t.rand(x.shape[-1]), t.rand(x.shape[-1]) if shifted else torch.zeros(x.shape[-1])
     cos, sin, rope = _rope(t, rows, 64)
     a, name = t.put(x, _only(axis, 3)), "layernorm" if layer else "rmsnorm"
 
     def row(values: Tensor) -> Any:
-        return t.put(values[None], (None, None) if each_head else _only(axis, 1))
+        return t.put(values[None], _only(axis, 1))
 
     make = getattr(experimental, f"dit_fused_distributed_{name}_create_stats_buffer")
     how: dict[str, Any] = dict(per_head_norm=True) if each_head else dict(
@@ -143,7 +144,7 @@ def one_operation(t: Env, axis: int, layer: bool, heads: int, rotated: bool, eac
     )  # fmt: skip
     count = heads * t.shape[axis]
     if each_head:
-        wanted = _rms(_heads(x, count)) * w + b
+        wanted = _rms(_heads(x, count)) * _heads(w[None, None, None], count) + _heads(b[None, None, None], count)
     else:
         wanted = _heads((_layer if layer else _rms)(x) * w + b, count)
     t.check(out, t.shards(_rotated(wanted, cos, sin) if rotated else wanted, _only(axis, 1)), ulps=4)

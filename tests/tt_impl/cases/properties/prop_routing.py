@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.tt_impl.env import Env, collect
-from tests.tt_impl.properties import drawn, each, spread
+from tests.tt_impl.properties import drawn, each, only, spread
 
 
 def _gate(scores: list[float], bias: list[float], groups: int, per_group: int) -> tuple[list[int], list[float]]:
@@ -28,7 +28,7 @@ def _gate(scores: list[float], bias: list[float], groups: int, per_group: int) -
 @drawn(4, scale=st.sampled_from([1.0, 2.5]), prefill=st.booleans(), groups=st.sampled_from([8, 1]))
 def gates(t: Env, scale: float, prefill: bool, groups: int) -> None:
     """Distinct scores, so that no two experts tie."""
-    groups = groups if prefill else 8
+    only(prefill or groups == 8)
     tokens, experts = 4, 256
     order = torch.stack([torch.randperm(experts, generator=t.random) for _ in range(2 * tokens)])
     scores, bias = ((order - 128) / 64).reshape(2, 1, 1, tokens, experts).float()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.tt_impl.env import Env, collect
-from tests.tt_impl.properties import drawn, spread
+from tests.tt_impl.properties import drawn, only, spread
 
 KERNELS = st.sampled_from([(2, 2), (3, 3), (3, 2), (1, 3)])
 SIZES = st.sampled_from([(8, 8), (7, 9), (10, 6)])
@@ -138,7 +138,8 @@ def turned_by_any_angle(t: Env) -> None:
 @drawn(6, corners=st.booleans(), sets=st.sampled_from([1, 2]), channels=st.booleans())
 def sampled_by_grids(t: Env, corners: bool, sets: int, channels: bool) -> None:
     """Places inside and outside; two places in a row become two columns, or lie side by side in the channels."""
-    ttnn, channels = t.ttnn, channels and sets > 1
+    only(sets > 1 or not channels)
+    ttnn = t.ttnn
     x, parts = spread(t, 2, 6, 8, 32)
     x = ttnn.to_layout(x, ttnn.ROW_MAJOR_LAYOUT)
     grid = torch.rand(2, 4, 5 * sets, 2, generator=t.random) * 2.4 - 1.2
