@@ -163,11 +163,11 @@ def _patch() -> None:
         (ttnn._ttnn.tensor, "ttnn.", FILES),
     ):
         for name in names:
-            _replace(owner, name, _caught(prefix + name, getattr(owner, name)))
+            _replace(owner, name, caught(prefix + name, getattr(owner, name)))
     for name in NATIVE:
         if hasattr(ttnn._ttnn.operations.experimental, name):  # the previous ttnn has other ones
             original = getattr(ttnn._ttnn.operations.experimental, name)
-            _replace(ttnn._ttnn.operations.experimental, name, _caught(f"ttnn.experimental.{name}", original))
+            _replace(ttnn._ttnn.operations.experimental, name, caught(f"ttnn.experimental.{name}", original))
     _replace(ttnn, "Tensor", _CaughtConstructor("Tensor", (), {}))
 
 
@@ -193,7 +193,9 @@ class _CaughtConstructor(type):
         setattr(TENSOR, name, value)
 
 
-def _caught(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def caught(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``original`` as an operation: its calls go through the handlers under ``name``."""
+
     def function(*args: Any, **kwargs: Any) -> Any:
         return _dispatch(name, original, args, kwargs)
 

@@ -20,6 +20,7 @@ KINDS = {
     "submeshes-differ": "submeshes that start with the same collectives go on with others (note)",
     "not-finite": "an operation makes NaN of inputs without (a note: infinity of finite ones)",
     "tile-padding": "an operation takes what fills its last tiles up for data (a note where nobody knows what does)",
+    "kernel-resources": "a TT-Lang kernel takes more than a node has (a note where the mock chose its grid)",
     "cached-program": "a cached program is run that was built for other arguments: ttnn's key lacks one",
     "trace-overwrites-input": "a trace writes what its next replay reads (a note: caches, and results that grow)",
     "lost-under-trace": "a trace writes memory that was given to others, or reads memory that was given back",

@@ -12,6 +12,7 @@ from tt_impl.harness.checks.buffers import freed, never_written, same_buffer, st
 from tt_impl.harness.checks.cached import cached
 from tt_impl.harness.checks.fabric import Links, cluster_links, wires
 from tt_impl.harness.checks.finding import Finding, once
+from tt_impl.harness.checks.kernels import kernel_resources
 from tt_impl.harness.checks.not_finite import not_finite
 from tt_impl.harness.checks.order import in_flight, twice
 from tt_impl.harness.checks.raised import refused
@@ -27,7 +28,7 @@ __all__ = ["ERROR", "NOTE", "Finding", "find"]
 _CHECKS = (
     *(twice, in_flight, same_buffer, too_small, never_written, freed, stale),
     *(uneven_replicas, partial_sums, local_statistics, unused, submeshes_differ, not_finite, refused),
-    *(tile_padding, traces, cached),
+    *(tile_padding, traces, cached, kernel_resources),
 )
 
 

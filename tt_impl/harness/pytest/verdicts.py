@@ -16,6 +16,7 @@ from refsim.files.keys import Document
 
 RULES = "own"
 FALLBACK = "fallback"
+KERNELS = "kernels"
 NO_DEVICE = "no-device"
 ASSERTION = "assertion"
 UNSEEN = "unseen"
@@ -38,6 +39,7 @@ NOT_RUN = "not-run"
 CATEGORIES = {
     RULES: "passed on rules of the mock",
     FALLBACK: "passed with ttnn's golden functions for some operations: circular, it may have met its own expectation",
+    KERNELS: "passed with TT-Lang kernels on their simulator: values of torch, not of a device's units",
     NO_DEVICE: "passed without an operation on a device",
     EXPECTED: "failed as the suite expects",
     SKIPPED: "skipped by the suite itself",
@@ -121,6 +123,8 @@ def passed(ops: Counter[str], fallbacks: Counter[str]) -> str:
     """Category of a test that passed, by the evidence it rests on."""
     if fallbacks:
         return FALLBACK
+    if any(name.startswith("ttl.") for name in ops):
+        return KERNELS
     return RULES if ops else NO_DEVICE
 
 
@@ -136,7 +140,7 @@ def failed(error: BaseException) -> tuple[str, str, str]:
                 return category, getattr(cause, "op", ""), first_words(str(cause))
     if isinstance(error, RefsimError):  # of what guards a mock mesh
         text = str(error)
-        return REFUSED, text.split(" ", 1)[0] if text.startswith("ttnn.") else "", first_words(text)
+        return REFUSED, text.split(" ", 1)[0] if text.startswith(("ttl.", "ttnn.")) else "", first_words(text)
     causes = [error, *_raised_from(error)]
     category = next((kind for kind in map(_by_text, causes) if kind != ERROR), ERROR)
     message = str(error) or type(error).__name__

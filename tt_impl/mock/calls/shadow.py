@@ -31,6 +31,7 @@ from tt_impl.mock.storage.buffers import BufferValues
 from tt_impl.mock.storage.errors import FailedRule, MissingRule, RefusedOption, ShadowError
 from tt_impl.mock.storage.host import host_shards
 from tt_impl.mock.storage.values import Shards, shape_of
+from tt_impl.mock.ttlang.module import served
 from tt_impl.trace.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def shadow_values(fallback: bool = False, numerics: str = OFF) -> Iterator[Shado
         numerics: ``exact`` or ``fast`` rounds as kernels do, ``off`` rounds the exact result of an operation once.
     """
     shadow = Shadow(fallback, numerics)
-    with emulating(), intercepted(shadow.handle), intercepted(take_memory_only, nearest=True):
+    with emulating(), served(), intercepted(shadow.handle), intercepted(take_memory_only, nearest=True):
         yield shadow
 
 

@@ -116,6 +116,7 @@ class Event:
         refused: first line of that exception, if ttnn or the mock in its place refused the call.
         not_finite: what the call made of inputs without: ``NaN``, ``infinity``.
         padding_reads: what it read of tiles' padding as if it were data.
+        kernel_warnings: what the simulator of a TT-Lang kernel warned of, and whether the mock chose its grid.
         reused: programs that the call runs and that were built for other arguments.
         allocated: of a trace's replay, the places on its mesh that are taken; None for any other call.
     """
@@ -134,6 +135,7 @@ class Event:
     refused: str = ""
     not_finite: tuple[str, ...] = ()
     padding_reads: tuple[PaddingRead, ...] = ()
+    kernel_warnings: tuple[tuple[str, bool], ...] = ()
     reused: tuple[Reuse, ...] = ()
     allocated: frozenset[tuple[str, int]] | None = None
 
@@ -202,6 +204,7 @@ class EventLog:
             if self._shadow is not None:
                 event.not_finite = self._shadow.take_not_finite()
                 event.padding_reads = self._shadow.take_padding_reads()
+                event.kernel_warnings = self._shadow.take_kernel_warnings()
         results = [(place, tensor) for place, tensor in tensors_at("result", result) if _alive(tensor)]
         for _, tensor in results:
             self._made[id(tensor)] = tensor.tensor_id, event.number

@@ -220,6 +220,8 @@ class ProgramValues:
         self.takes_notes = False
         self._not_finite: set[str] = set()
         self.padding_reads: list[PaddingRead] = []
+        self.kernel_warnings: list[tuple[str, bool]] = []
+        """What the simulator of TT-Lang warns of, and whether the mock chose the kernel's grid."""
 
     def look_at(self, made: Iterable[Sequence[torch.Tensor]], inputs: Iterable[Sequence[torch.Tensor]]) -> None:
         """Note if an operation made NaN of inputs without, or infinity of finite ones; each by device."""
@@ -239,6 +241,12 @@ class ProgramValues:
         noted = self.padding_reads
         self.padding_reads = []
         return tuple(noted)
+
+    def take_kernel_warnings(self) -> tuple[tuple[str, bool], ...]:
+        """Return what has been warned of since this was asked for, everything once."""
+        noted = self.kernel_warnings
+        self.kernel_warnings = []
+        return tuple(dict.fromkeys(noted))
 
     def emulate(self, tensor: ttnn.Tensor, values: Sequence[torch.Tensor], writer: str) -> ttnn.Tensor:
         """Store values that only resemble the device's, and return the tensor."""
