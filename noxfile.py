@@ -217,17 +217,17 @@ def web(session: nox.Session) -> None:
     session.run("pytest", "tests/web", *session.posargs)
 
 
-@nox.session
+@nox.session(python="3.12")
 def kernels(session: nox.Session) -> None:
-    """TT-Lang kernels on the functional simulator, which brings a ttnn of its own and so an environment of its own."""
-    session.install(*VERSIONS, "-e", ".[kernels]", "pytest>=8", "pytest-timeout>=2.3")
+    """TT-Lang kernels on the functional simulator, alone and in programs on the mock."""
+    session.install(*VERSIONS, "-e", ".[ttnn,kernels,dev]")
     session.run("pytest", "tests/kernels", *session.posargs)
 
 
-@nox.session(name="kernels-full")
+@nox.session(name="kernels-full", python="3.12")
 def kernels_full(session: nox.Session) -> None:
     """Do the same at the drafter's own shapes, which takes minutes; writes reports/kernels.md."""
-    session.install(*VERSIONS, "-e", ".[kernels]")
+    session.install(*VERSIONS, "-e", ".[ttnn,kernels]")
     session.run("refsim", "kernels", "--real", *(session.posargs or ["--out", "reports"]))
 
 

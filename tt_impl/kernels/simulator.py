@@ -1,14 +1,14 @@
 """Run a kernel on the functional simulator: torch tensors of any size in and out.
 
-bf16 is held in bf16 (the simulator by itself computes it in fp32), fp32 in fp32. Tensors are padded to whole tiles and
-handed over as ``ttnn`` tensors of the simulator; the answer is cut back. What the simulator only warns of (more
-dataflow buffers than a node has, more bytes than its L1) is an error here, as it would be on a device.
+``import ttl`` of a kernel is answered as in programs on the mock (:mod:`tt_impl.mock.ttlang`): bf16 is held in bf16,
+fp32 in fp32. Tensors are padded to whole tiles and handed over as tensors of the simulator; the answer is cut back.
+What the simulator only warns of (more dataflow buffers than a node has, more bytes than its L1) is an error here, as it
+would be on a device.
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
 import time
 import warnings
 from dataclasses import dataclass
@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.kernels.blocks import TILE
+from tt_impl.mock.ttlang.module import served
+from tt_impl.mock.ttlang.simulator import Simulator, load
 
-BFLOAT16 = torch.bfloat16  # the simulator rebinds torch's name of it
 KERNELS = {
     "residual_add": "residual_add",
     "rmsnorm": "rmsnorm",
@@ -63,25 +64,23 @@ def run(
     Raises:
         KernelError: buffers that a node cannot hold, or what the simulator says.
     """
-    ttl, ttnn = _simulator()
-    from ttl.sim.context import get_context
-    from ttl.sim.ttnnsim import set_disable_float32_promotion
-
-    make = getattr(importlib.import_module(f"tt_impl.kernels.{KERNELS[name]}"), f"make_{name}")
+    with served():
+        simulator = _simulator()
+        ttl = importlib.import_module("ttl")
+        make = getattr(importlib.import_module(f"tt_impl.kernels.{KERNELS[name]}"), f"make_{name}")
     dtype = torch.float32 if name == "argmax" else operands[0].dtype
     used: dict[str, int] = {}
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         made = buffer_like(*args, **kwargs)
-        used.update(bytes=get_context().kernel_l1_bytes, buffers=get_context().kernel_dfb_count)
+        used.update(bytes=simulator.context.kernel_l1_bytes, buffers=simulator.context.kernel_dfb_count)
         return made
 
     buffer_like = ttl.make_dataflow_buffer_like
-    ttl.make_dataflow_buffer_like = counted
+    ttl.make_dataflow_buffer_like = counted  # type: ignore[attr-defined]  # a module made when it is imported
     started = time.monotonic()
-    set_disable_float32_promotion(any(x.dtype == BFLOAT16 for x in operands))
-    tensors = [_tensor(ttnn, _padded(x)) for x in operands]
-    out = _tensor(ttnn, _padded(torch.zeros(out_shape, dtype=dtype)))
+    tensors = [_tensor(simulator, _padded(x)) for x in operands]
+    out = _tensor(simulator, _padded(torch.zeros(out_shape, dtype=dtype)))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -91,27 +90,20 @@ def run(
     except (RuntimeError, ValueError, TypeError) as e:
         raise KernelError(f"{name}: {e.__cause__ or e}") from e
     finally:
-        ttl.make_dataflow_buffer_like = buffer_like
-        set_disable_float32_promotion(True)  # gives torch its own bfloat16 back
-    answer = ttnn.to_torch(out)[: out_shape[0], : out_shape[1]].to(dtype)
+        ttl.make_dataflow_buffer_like = buffer_like  # type: ignore[attr-defined]
+    answer = simulator.tensors.to_torch(out)[: out_shape[0], : out_shape[1]].to(dtype)
     return Simulated(answer, used["bytes"], used["buffers"], time.monotonic() - started)
 
 
-def _simulator() -> tuple[Any, Any]:
-    """Return the simulator's ``ttl`` and ``ttnn``, which take the place of the real ones in this process."""
-    if "ttnn" in sys.modules and not sys.modules["ttnn"].__name__.startswith("ttl.sim"):
-        raise KernelError("the real ttnn is loaded in this process; run TT-Lang kernels in one of their own.")
+def _simulator() -> Simulator:
     try:
-        from ttl.sim.ttlang_sim import setup_simulator_imports
+        return load()
     except ImportError as e:
-        raise KernelError("the TT-Lang simulator is not installed; pip install tt-lang-sim.") from e
-    setup_simulator_imports()
-    return sys.modules["ttl"], sys.modules["ttnn"]
+        raise KernelError(str(e)) from e
 
 
-def _tensor(ttnn: Any, x: Tensor) -> Any:
-    dtype = ttnn.bfloat16 if x.dtype == BFLOAT16 else ttnn.float32
-    return ttnn.from_torch(x, dtype=dtype, layout=ttnn.TILE_LAYOUT)
+def _tensor(simulator: Simulator, x: Tensor) -> Any:
+    return simulator.tensors.from_torch(x, dtype=x.dtype, layout=simulator.tensors.TILE_LAYOUT)
 
 
 def _padded(x: Tensor) -> Tensor:

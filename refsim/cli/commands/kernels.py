@@ -20,8 +20,9 @@ def kernels(
     as_json: opt.AsJson = False,
 ) -> None:
     """Run the TT-Lang kernels on tt-lang-sim and judge them; exit code 1 if a case fails or a kernel is refused."""
-    if "ttl" not in sys.modules and importlib.util.find_spec("ttl") is None:  # once imported, it has no spec
-        raise UserError("the kernels need tt-lang-sim, which is not installed; pip install 'refsim[kernels]'.")
+    for package, name in (("ttl", "tt-lang-sim"), ("ttnn", "ttnn")):
+        if package not in sys.modules and importlib.util.find_spec(package) is None:  # once imported, it has no spec
+            raise UserError(f"the kernels need {name}, which is not installed; pip install 'refsim[ttnn,kernels]'.")
     from tt_impl.kernels.check import run_checks, write
 
     check_out(out)

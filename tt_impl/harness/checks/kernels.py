@@ -10,7 +10,7 @@ from tt_impl.mock.log.events import EventLog
 
 
 def kernel_resources(log: EventLog) -> Iterator[Finding]:
-    """Find kernels of whose resources their simulator warns; on the mock's few nodes each may hold more than it would."""
+    """Find kernels of whose resources their simulator warns; on the mock's few nodes each may hold more than there."""
     for event in log.events:
         for text, on_few_nodes in event.kernel_warnings:
             where = " on the mock's grid; REFSIM_TTL_GRID=8,8 runs it on more nodes" if on_few_nodes else ""

@@ -150,7 +150,7 @@ class Kernel:
         older.USED.clear()
         results = columns(call.each(on_one, *(args[i] for i in tensors)))
         if shadow is not None:
-            shadow.emulated.update(older.USED)
+            shadow.emulated.update({f"{name} of April 2026": count for name, count in older.USED.items()})
         return [list(result) for result in results]
 
     def _tensor(self, value: torch.Tensor, tensor: Any) -> Any:

@@ -17,22 +17,13 @@ from tt_impl.mock.ttlang.simulator import find, load
 class _Finder(MetaPathFinder, Loader):
     """Serves ``ttl``; everything below it is found where the simulator lies."""
 
-    def __init__(self) -> None:
-        self._loading = False
-
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if fullname != "ttl" or self._loading or find() is None:
+        if fullname != "ttl" or find() is None:
             return None
         return ModuleSpec("ttl", self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        self._loading = True
-        try:
-            module = _module()
-        finally:
-            self._loading = False
-            sys.modules.pop("ttl", None)  # the simulator's shell, without anything that kernels use
-        return module
+        return _module()
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: the module is made whole."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -62,7 +63,8 @@ def find() -> ModuleSpec | None:
     spec = PathFinder.find_spec("ttl")
     if spec is None:
         raise Unavailable(
-            f"this program has TT-Lang kernels (import ttl), which run on tt-lang-sim, and that is not installed; {INSTALL}."
+            "this program has TT-Lang kernels (import ttl), which run on tt-lang-sim, and that is not installed; "
+            f"{INSTALL}."
         )
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     if any((folder / "_sim_only_marker.py").is_file() for folder in folders):
@@ -83,28 +85,32 @@ def load() -> Simulator:
         Unavailable: it is not installed, or another tool has the slot of ``sys.monitoring`` that it needs.
     """
     spec = find()
+    if spec is None:
+        raise Unavailable("there is another module ttl than TT-Lang's on the search path; rename it.")
     monitoring = getattr(sys, "monitoring", None)
     if monitoring is None:
         raise Unavailable("TT-Lang kernels need Python 3.12, whose sys.monitoring their simulator uses.")
     if (tool := monitoring.get_tool(monitoring.OPTIMIZER_ID)) is not None:
         raise Unavailable(f"{tool} has the slot of sys.monitoring for optimizers, which TT-Lang kernels need; end it.")
     native = {name: getattr(torch, name) for name in _PROMOTED}
-    real = sys.modules.get("ttnn")
-    sys.modules["ttnn"] = None  # type: ignore[assignment]  # an import of it fails, as where there is none
+    others = {name: sys.modules.get(name) for name in ("ttl", "ttnn")}
     try:
+        sys.modules["ttnn"] = None  # type: ignore[assignment]  # an import of it fails, as where there is none
+        sys.modules["ttl"] = module_from_spec(spec)  # a shell, without anything that kernels use
         simulation = import_module("ttl.sim")
         names = ("ttnnsim", "operation", "copyhandlers", "blockstate", "diagnostics")
         tensors, operation, copies, states, diagnostics = (import_module(f"ttl.sim.{name}") for name in names)
     finally:
-        del sys.modules["ttnn"]
-        if real is not None:
-            sys.modules["ttnn"] = real
+        for name, module in others.items():
+            del sys.modules[name]
+            if module is not None:
+                sys.modules[name] = module
         for name, dtype in native.items():
             setattr(torch, name, dtype)
     tensors.set_disable_float32_promotion(True)
     diagnostics.lazy_import_diagnostics = lambda: _DIAGNOSTICS
     _allow_draining(states.BlockStateMachine)
-    path = tuple(spec.submodule_search_locations or ()) if spec is not None else ()
+    path = tuple(spec.submodule_search_locations or ())
     return Simulator(type(simulation.ttl)(), tensors, operation.operation, copies, path)
 
 

@@ -1,0 +1,171 @@
+"""TT-Lang kernels on tensors of a mesh; ``ttl`` is there only where a case runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from refsim.base.errors import UserError
+from tests.tt_impl.env import Env, collect, raises
+
+SHAPE = (64, 64)
+
+
+def _scaled_sum(factor: float, grid: Any = "auto", blocks: int = 1, wait: bool = True) -> Any:
+    """Make a kernel ``out = x + factor * y``; each is another kernel of the same name."""
+    import ttl
+
+    @ttl.operation(grid=grid)
+    def scaled_sum(x, y, out):
+        shape = (blocks, blocks)
+        x_dfb = ttl.make_dataflow_buffer_like(x, shape=shape, block_count=2)
+        y_dfb = ttl.make_dataflow_buffer_like(y, shape=shape, block_count=2)
+        out_dfb = ttl.make_dataflow_buffer_like(out, shape=shape, block_count=2)
+        rows, columns = (size // 32 // blocks for size in x.shape)
+
+        @ttl.datamovement()
+        def read():
+            for r in range(rows):
+                for c in range(columns):
+                    place = slice(r * blocks, (r + 1) * blocks), slice(c * blocks, (c + 1) * blocks)
+                    with x_dfb.reserve() as x_blk, y_dfb.reserve() as y_blk:
+                        ttl.copy(x[place], x_blk).wait()
+                        ttl.copy(y[place], y_blk).wait()
+
+        @ttl.compute()
+        def compute():
+            for _ in range(rows * columns):
+                with x_dfb.wait() as x_blk, y_dfb.wait() as y_blk, out_dfb.reserve() as out_blk:
+                    out_blk.store(x_blk + ttl.block.fill(factor, shape=shape) * y_blk)
+
+        @ttl.datamovement()
+        def write():
+            for r in range(rows):
+                for c in range(columns):
+                    place = slice(r * blocks, (r + 1) * blocks), slice(c * blocks, (c + 1) * blocks)
+                    with out_dfb.wait() as out_blk:
+                        ttl.copy(out_blk, out[place]).wait()
+            if not wait:
+                out_dfb.wait()  # nobody fills it
+
+    return scaled_sum
+
+
+def _operands(t: Env) -> tuple[Any, list[torch.Tensor], Any, torch.Tensor, Any]:
+    """``x``, another part on every device, ``y``, the same on all, and a place for results."""
+    x, y = t.rand(64, 256), t.rand(*SHAPE)
+    return t.put(x, (None, 1)), t.shards(x, (None, 1)), t.put(y), y, t.put(torch.zeros(*SHAPE))
+
+
+def on_every_device(t: Env) -> None:
+    """Arguments are bound by name and place; replicas are computed once; torch and ttnn stay what they are."""
+    import ttnn
+
+    x, parts, y, value, out = _operands(t)
+    kernel = _scaled_sum(2.0)
+    assert kernel(x, out=out, y=y) is None
+    t.check(out, [part + 2 * value for part in parts])
+    assert kernel.__name__ == "scaled_sum" and list(t.shadow.evaluations.values())[-1] == 4
+    again = t.put(torch.zeros(*SHAPE))
+    kernel(y, y, again)
+    t.check(again, 3 * value)
+    assert sum(t.shadow.evaluations.values()) == 4 + 1
+    assert torch.zeros(1, dtype=torch.bfloat16).element_size() == 2 and hasattr(ttnn, "open_mesh_device")
+
+
+def kernels_of_one_name_in_a_trace(t: Env) -> None:
+    """What a factory closed over belongs to its own kernel, in a replay, too."""
+    ttnn = t.ttnn
+    x, parts, y, value, out = _operands(t)
+    other = t.put(torch.zeros(*SHAPE))
+    twice, fourfold = _scaled_sum(2.0), _scaled_sum(4.0)
+    twice(y, y, out)
+    trace = ttnn.begin_trace_capture(t.device, cq_id=0)
+    twice(x, y, out)
+    fourfold(out, y, other)
+    ttnn.end_trace_capture(t.device, trace, cq_id=0)
+    ttnn.execute_trace(t.device, trace, cq_id=0, blocking=True)
+    first = [(part + 2 * value).bfloat16().float() for part in parts]
+    t.check(out, first)
+    t.check(other, [part + 4 * value for part in first])
+    names = [name for name in t.shadow.calls if name.startswith("ttl.scaled_sum")]
+    assert len(names) == 2
+
+
+def grids(t: Env) -> None:
+    x, parts, y, value, out = _operands(t)
+    _scaled_sum(2.0, grid=(2, 2))(x, y, out)  # each node does the same
+    t.check(out, [part + 2 * value for part in parts])
+
+
+def in_the_older_api(t: Env) -> None:
+    """A published kernel of April 2026 runs, and what it uses of that API is named."""
+    import ttl
+
+    @ttl.operation(grid="auto")
+    def row_sums(x, scaler, out):
+        x_dfb = ttl.make_dataflow_buffer_like(x, shape=(1, 2), buffer_factor=2)
+        scaler_dfb = ttl.make_dataflow_buffer_like(scaler, shape=(1, 1), buffer_factor=1)
+        sum_dfb = ttl.make_dataflow_buffer_like(x, shape=(1, 1), buffer_factor=2)
+        out_dfb = ttl.make_dataflow_buffer_like(out, shape=(1, 1), buffer_factor=2)
+
+        @ttl.compute()
+        def compute():
+            with x_dfb.wait() as x_blk, scaler_dfb.wait() as s_blk, sum_dfb.reserve() as sum_blk:
+                sum_blk.store(ttl.math.reduce_sum(x_blk, s_blk, dims=[1]))
+            with sum_dfb.wait() as sum_blk, out_dfb.reserve() as out_blk:
+                out_blk.store(ttl.math.broadcast(sum_blk, out_blk, dims=[1]) + ttl.math.fill(out_blk, 1.0))
+
+        @ttl.datamovement()
+        def read():
+            with x_dfb.reserve() as x_blk:
+                ttl.copy(x[0:1, 0:2], x_blk).wait()
+            with scaler_dfb.reserve() as s_blk:
+                ttl.copy(scaler[0, 0], s_blk).wait()
+
+        @ttl.datamovement()
+        def write():
+            with out_dfb.wait() as out_blk:
+                ttl.copy(out_blk, out[0, 0]).wait()
+
+    x = t.rand(32, 64)
+    out = t.put(torch.zeros(32, 32))
+    row_sums(t.put(x), t.put(torch.full((32, 32), 0.5)), out)
+    t.check(out, (0.5 * x.sum(1, keepdim=True) + 1).expand(32, 32), 2)
+    assert "ttl.make_dataflow_buffer_like(buffer_factor=) of April 2026" in t.shadow.emulated
+    assert sum("April 2026" in name for name in t.shadow.emulated) == 5
+
+
+def refused(t: Env) -> None:
+    """Shapes that are not whole tiles, tensors on the host or in lists, dtypes without values, and wrong kernels."""
+    from tt_impl.mock.storage.errors import ShadowError
+
+    ttnn = t.ttnn
+    x, _, y, _, out = _operands(t)
+    kernel = _scaled_sum(2.0)
+    short = t.put(t.rand(60, 64))
+    raises(UserError, lambda: kernel(short, y, out), "x of shape (60, 64)", "whole tiles")
+    raises(UserError, lambda: kernel(x, ttnn.from_torch(t.rand(64, 64)), out), "host")
+    raises(ShadowError, lambda: kernel(x, [y], out), "inside its argument y")
+    raises(ShadowError, lambda: kernel(x, ttnn.typecast(y, ttnn.int32), out), "INT32")
+    raises(UserError, lambda: _scaled_sum(1.0, wait=False)(x, y, out), "refused by its simulator")
+
+
+def what_a_node_cannot_hold(t: Env) -> None:
+    """The simulator warns of it: an error of the program, or a note where the mock chose the grid."""
+    from tt_impl.harness.checks.find import find
+    from tt_impl.mock.log.events import EventLog
+    from tt_impl.trace.intercept import intercepted
+
+    x, y, out = (t.put(torch.zeros(512, 512)) for _ in range(3))
+    log = EventLog(t.shadow)
+    with intercepted(log, first=True):
+        for grid in ("auto", (1, 1)):
+            _scaled_sum(2.0, grid=grid, blocks=16)(x, y, out)
+    found = [finding for finding in find(log) if finding.kind == "kernel-resources"]
+    assert [finding.severity for finding in found] == ["note", "error"]
+    assert "exceeds the L1 memory limit" in found[0].sentence and "REFSIM_TTL_GRID" in found[0].sentence
+
+
+CASES = collect(globals())
