@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -33,13 +34,10 @@ _MADE: Counter[str] = Counter()
 def grid_of_devices() -> tuple[int, int]:
     """Return the nodes of kernels that name no grid: few, since a simulated node takes its time even without work."""
     text = os.environ.get(GRID, "1,1")
-    try:
-        rows, columns = map(int, text.split(","))
-    except ValueError:
-        rows = columns = 0
-    if rows < 1 or columns < 1:
+    sides = re.fullmatch(r"([1-9]\d?),([1-9]\d?)", text)
+    if sides is None:
         raise UserError(f"{GRID}={text} is no grid; give rows and columns of nodes, such as 8,8.")
-    return rows, columns
+    return int(sides[1]), int(sides[2])
 
 
 def operation(simulator: Simulator, grid: Any = "full", **options: Any) -> Callable[[Callable], Callable]:
@@ -141,9 +139,9 @@ class Kernel:
 
         def on_one(*values: torch.Tensor) -> list[torch.Tensor]:
             simulated = {i: self._tensor(value, call.args[i]) for i, value in zip(tensors, values, strict=True)}
-            said = self._simulated(tuple(simulated.get(i, value) for i, value in enumerate(call.args)))
+            warned = self._simulated(tuple(simulated.get(i, value) for i, value in enumerate(call.args)))
             if shadow is not None:
-                shadow.kernel_warnings += [(text, self._on_any_grid) for text in said]
+                shadow.kernel_warnings += [(text, self._on_any_grid) for text in warned]
             return [simulated[place]._tensor for place in places]
 
         shadow = installed(ProgramValues)
@@ -156,11 +154,8 @@ class Kernel:
     def _tensor(self, value: torch.Tensor, tensor: Any) -> Any:
         """Return one device's value as a tensor of the simulator: a copy, as it writes in place."""
         tensors = self._simulator.tensors
-        if tensor.dtype == ttnn.float32:
-            dtype = backing = torch.float32
-        else:
-            backing = torch.bfloat16
-            dtype = tensors.bfloat8_b if tensor.dtype == ttnn.bfloat8_b else backing
+        backing = torch.float32 if tensor.dtype == ttnn.float32 else torch.bfloat16
+        dtype = tensors.bfloat8_b if tensor.dtype == ttnn.bfloat8_b else backing
         layout = tensors.TILE_LAYOUT if tensor.layout == ttnn.TILE_LAYOUT else tensors.ROW_MAJOR_LAYOUT
         return tensors.Tensor(value.to(backing, copy=True), layout, dtype=dtype)
 
@@ -170,14 +165,14 @@ class Kernel:
         Raises:
             UserError: the kernel is wrong to it: a deadlock, shapes that do not fit, a thread too many.
         """
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             try:
                 self._run(*args)
             except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
                 reason = " ".join(str(error.__cause__ or error).split()).removesuffix(".")
                 raise UserError(f"{self.name} is refused by its simulator: {reason}.") from error
-        return list(dict.fromkeys(str(warning.message).split(". ")[0].removesuffix(".") for warning in said))
+        return list(dict.fromkeys(str(warning.message).split(". ")[0].removesuffix(".") for warning in warned))
 
 
 def _is_tensor(value: Any) -> bool:

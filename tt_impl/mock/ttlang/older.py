@@ -67,8 +67,9 @@ def add_to(namespace: Any) -> None:
     namespace.make_dataflow_buffer_like = make_dataflow_buffer_like
     for name in ("reduce_sum", "reduce_max"):
         setattr(math, name, reduction(name))
-    math.broadcast = block.broadcast = broadcast
-    math.fill = block.fill = fill
+    for owner in (math, block):
+        owner.broadcast = broadcast
+        owner.fill = fill
     for owner, name in ((math, "where"), (namespace, "where"), (math, "transpose"), (math, "mask")):
         setattr(owner, name, _moved(name, getattr(block, name)))
     namespace.transpose = _moved("transpose", lambda x, *_: block.transpose(x))

@@ -95,7 +95,7 @@ def load() -> Simulator:
     native = {name: getattr(torch, name) for name in _PROMOTED}
     others = {name: sys.modules.get(name) for name in ("ttl", "ttnn")}
     try:
-        sys.modules["ttnn"] = None  # type: ignore[assignment]  # an import of it fails, as where there is none
+        sys.modules["ttnn"] = None  # an import of it fails, as where there is none
         sys.modules["ttl"] = module_from_spec(spec)  # a shell, without anything that kernels use
         simulation = import_module("ttl.sim")
         names = ("ttnnsim", "operation", "copyhandlers", "blockstate", "diagnostics")
@@ -108,7 +108,7 @@ def load() -> Simulator:
         for name, dtype in native.items():
             setattr(torch, name, dtype)
     tensors.set_disable_float32_promotion(True)
-    diagnostics.lazy_import_diagnostics = lambda: _DIAGNOSTICS
+    vars(diagnostics)["lazy_import_diagnostics"] = lambda: _DIAGNOSTICS
     _allow_draining(states.BlockStateMachine)
     path = tuple(spec.submodule_search_locations or ())
     return Simulator(type(simulation.ttl)(), tensors, operation.operation, copies, path)

@@ -94,9 +94,22 @@ def kernels_of_one_name_in_a_trace(t: Env) -> None:
 
 
 def grids(t: Env) -> None:
+    """A kernel has the nodes that it names, or that the environment gives it; each here does the same."""
+    import os
+
+    from tt_impl.mock.ttlang.kernels import GRID, grid_of_devices
+
     x, parts, y, value, out = _operands(t)
-    _scaled_sum(2.0, grid=(2, 2))(x, y, out)  # each node does the same
+    _scaled_sum(2.0, grid=(2, 2))(x, y, out)
     t.check(out, [part + 2 * value for part in parts])
+    assert grid_of_devices() == (1, 1)
+    os.environ[GRID] = "2,3"
+    try:
+        assert grid_of_devices() == (2, 3)
+        os.environ[GRID] = "0,3"
+        raises(UserError, grid_of_devices, GRID, "8,8")
+    finally:
+        del os.environ[GRID]
 
 
 def in_the_older_api(t: Env) -> None:
