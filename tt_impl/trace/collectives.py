@@ -89,7 +89,7 @@ TABLE = {
         "all_gather_minimal_matmul_async": Collective(_GATHER, part=True, compared=True, ring=True),
         "all_reduce_async": Collective("all_reduce"),
         "all_to_all_async": Collective("all_to_all"),
-        "all_to_all_async_generic": Collective("all_to_all", compared=True),
+        "all_to_all_async_generic": Collective("all_to_all", compared=True, ring=True),
         "all_to_all_dispatch_metadata": Collective("all_to_all_dispatch"),
         "deepseek_moe_reduce_scatter": Collective(_REDUCE),
         "dit_fused_distributed_groupnorm": Collective(_GATHER, part=True),
@@ -100,14 +100,14 @@ TABLE = {
         "llama_reduce_scatter_create_heads": Collective(_REDUCE, part=True),
         "llama_rs_matmul": Collective(_REDUCE, part=True),
         "matmul_reduce_scatter_async": Collective(_REDUCE, _MATMUL_REDUCED, part=True, ring=True),
-        "minimal_matmul_strided_reduce_scatter_async": Collective(_REDUCE, part=True),
+        "minimal_matmul_strided_reduce_scatter_async": Collective(_REDUCE, part=True, ring=True),
         "neighbor_pad_async": Collective("neighbor_pad", _PADDED + _SEMAPHORES, compared=True),
         "reduce_scatter_minimal_async": Collective(_REDUCE, numbers=("dim",), compared=True, ring=True),
         "ring_attention_all_gather_async": Collective(_GATHER, _GATHERED),
         "slice_reshard_async": Collective("slice_reshard", _RESHARDED),
-        "strided_all_gather_async": Collective(_GATHER),
-        "strided_all_gather_minimal_matmul_async": Collective(_GATHER, part=True),
-        "strided_reduce_scatter_async": Collective(_REDUCE),
+        "strided_all_gather_async": Collective(_GATHER, ring=True),
+        "strided_all_gather_minimal_matmul_async": Collective(_GATHER, part=True, ring=True),
+        "strided_reduce_scatter_async": Collective(_REDUCE, ring=True),
     }.items()
 }
 """Every operation by its full name."""

@@ -11,7 +11,7 @@ KINDS = {
     "stale-read": "a collective's result is read after a later one has overwritten its buffer",
     "never-written": "memory is read that was allocated and never written (a note where the host reads it)",
     "freed": "a tensor is used after it was deallocated",
-    "uneven-replicas": "one replica is read, but devices hold different ones",
+    "uneven-replicas": "a tensor is read as replicated, but devices hold different values",
     "partial-sum": "sums over part of a cut dimension are used for whole ones (a note where the host reads all parts)",
     "local-statistics": "a distributed norm uses statistics of one device's columns",
     "buffer-twice": "one buffer is given twice to one collective",

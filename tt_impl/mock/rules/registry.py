@@ -44,7 +44,7 @@ _NEUTRAL_BECAUSE = {
         multi_device_global_semaphore barrier_semaphore use_l1_small_for_semaphores use_optimal_ccl_for_llama
         use_broadcast persistent_output_buffer persistent_output_buffers persistent_output_tensor
         persistent_output_buffer_k persistent_output_buffer_v persistent_output_buffer_joint_k
-        persistent_output_buffer_joint_v ccl_core_grid_offset use_column_major_ccl""",
+        persistent_output_buffer_joint_v persistent_weight_buffer ccl_core_grid_offset use_column_major_ccl""",
     "its rule looks up what it says of values": "conv_config",
 }
 NEUTRAL = frozenset(name for names in _NEUTRAL_BECAUSE.values() for name in names.split())
@@ -75,7 +75,7 @@ _NEUTRAL_IN = {
     # it says where results lie, or how devices exchange them
     **dict.fromkeys(("batch_norm", "experimental.broadcast_to"), "output"),
     "experimental.all_gather_matmul_async": "all_gather_core_grid_offset memory_config_ag memory_config_mm",
-    "experimental.all_gather_minimal_matmul_async": "fsdp_topology",
+    "experimental.all_gather_minimal_matmul_async": "fsdp_topology fsdp_multi_device_global_semaphore",
     "experimental.deepseek_grouped_gate": "weights_layout",
     "experimental.deepseek_moe_fast_reduce_nc": "output_memory_config",
     "experimental.deepseek_prefill.moe_grouped_topk": "weights_layout",
