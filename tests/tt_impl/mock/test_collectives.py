@@ -6,7 +6,9 @@ import re
 
 import pytest
 
-ttnn = pytest.importorskip("ttnn")
+pytest.importorskip("ttnn")
+
+import ttnn
 
 from tt_impl.trace.collectives import RING_BY_DEFAULT, TABLE
 
