@@ -62,6 +62,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="round values as the device's kernels do: bit for bit, or as much in less time; off rounds once",
     )
     parser.addini("ttnn_mock_numerics", "how values are rounded: exact, fast or off", default="off")
+    group.addoption(
+        "--ttnn-mock-values",
+        choices=("on", "off"),
+        default="on",
+        help="off computes no values: shapes, memory and ttnn's checks alone, at any size; what is read are zeros",
+    )
     group.addoption("--ttnn-mock-json", metavar="FILE", help="write one JSON object per test, a line each")
     group.addoption("--ttnn-report", metavar="DIR", help="write what each test used: memory, collectives, time")
 

@@ -73,6 +73,7 @@ class Options:
         strict: which findings fail the program; None for none.
         allowed: kinds of findings that do not.
         numerics: ``exact`` or ``fast`` rounds values as kernels do, ``off`` once.
+        values: False computes none.
     """
 
     mesh: str
@@ -82,6 +83,7 @@ class Options:
     strict: Strict | None = None
     allowed: tuple[str, ...] = ()
     numerics: str = "off"
+    values: bool = True
 
 
 def run(program: Program, options: Options) -> Verdict:
@@ -122,7 +124,8 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
     if options.quiet_stdout:
         os.dup2(2, 1)
     verdict = Verdict(program.name, "passed", verdicts.NO_DEVICE, mesh=options.mesh)
-    with watched(options.fallback, options.report is not None, last, numerics=options.numerics) as session:
+    how = {"numerics": options.numerics, "values": options.values}
+    with watched(options.fallback, options.report is not None, last, **how) as session:
         try:
             program.execute()
         except SystemExit as end:
@@ -136,12 +139,16 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
             verdict.category = verdicts.CAUGHT
             verdict.message = verdicts.first_words(session.unknown[0])
         elif verdict.outcome == "passed":
-            verdict.category = verdicts.passed(session.ops, session.fallbacks)
+            verdict.category = verdicts.passed(session.ops, session.fallbacks, options.values)
+        elif verdict.category == verdicts.ASSERTION and not options.values:
+            verdict.outcome = "skipped"
+            verdict.category = verdicts.UNJUDGED
         sys.stdout.flush()
     verdict.ops = dict(session.ops)
     verdict.fallbacks = dict(session.fallbacks)
     verdict.emulated = dict(session.shadow.emulated)
     verdict.numerics = session.numerics
+    verdict.values = options.values
     if verdict.outcome == "failed":
         verdict.memory = verdicts.exhausted(session)
     findings = find(session.log)
@@ -193,8 +200,10 @@ def text(verdict: Verdict) -> str:
     lines += [
         f"{verdict.id} on {verdict.mesh}: {CATEGORIES[verdict.category]} ({calls} operations, {kinds} different)."
     ]
-    if verdict.outcome == "failed":
+    if verdict.outcome != "passed":
         lines.append(verdict.message)
+    if not verdict.values:
+        lines.append(f"{verdicts.NOTHING_SHOWN}.")
     if verdict.fallbacks:
         lines.append(f"golden functions answered {', '.join(sorted(verdict.fallbacks))}.")
     if verdict.emulated:

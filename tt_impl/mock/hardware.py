@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, get_mesh
 from tt_impl.mock.machine import environment
 from tt_impl.mock.machine.descriptor import descriptor
@@ -56,7 +57,12 @@ def point_at(spec: MeshSpec, folder: Path) -> None:
 
 @contextmanager
 def ttnn_mock(
-    mesh: MeshSpec | str = "t3k", *, fabric: str | None = None, fallback: bool = False, numerics: str = "off"
+    mesh: MeshSpec | str = "t3k",
+    *,
+    fabric: str | None = None,
+    fallback: bool = False,
+    numerics: str = "off",
+    values: bool = True,
 ) -> Iterator[ttnn.MeshDevice]:
     """Open a mesh without hardware: ``with ttnn_mock("t3k") as mesh_device:``, values included.
 
@@ -65,6 +71,7 @@ def ttnn_mock(
         fabric: name of a ``ttnn.FabricConfig``; None derives it from the topologies of the mesh.
         fallback: operations without a rule are answered by ttnn's golden functions, which proves nothing about them.
         numerics: ``exact`` or ``fast`` rounds as the device's kernels do (docs/numerics.md); ``off`` rounds once.
+        values: False computes none: shapes, memory and ttnn's checks alone; what is read are zeros.
 
     Raises:
         UserError: no such mesh, fabric or level; another cluster was opened in this process, or one is open.
@@ -72,7 +79,7 @@ def ttnn_mock(
     spec = prepare(mesh)
     with temporary_files_in(cluster.process.folder):
         opened = cluster.opened(spec, fabric or cluster.derive_fabric(spec))
-        with opened as device, refusals(), values(fallback, numerics):
+        with opened as device, refusals(), shadow(fallback, numerics, values):
             yield device
 
 
@@ -90,11 +97,11 @@ def refusals() -> AbstractContextManager[None]:
     return intercepted(refuse_crashes)
 
 
-def values(fallback: bool = False, numerics: str = "off") -> AbstractContextManager[Shadow]:
-    """Have every operation compute its values, while it is open."""
+def shadow(fallback: bool = False, numerics: str = "off", values: bool = True) -> AbstractContextManager[Shadow]:
+    """Have every operation compute its values, while it is open; without ``values`` none does."""
     from tt_impl.mock.calls.shadow import shadow_values
 
-    return shadow_values(fallback, numerics)
+    return shadow_values(fallback, numerics, values)
 
 
 def check_numerics(level: str) -> None:
@@ -103,6 +110,17 @@ def check_numerics(level: str) -> None:
         from refsim.numerics.matrix_unit import check_level
 
         check_level(level)
+
+
+def check_values(option: str) -> bool:
+    """Tell whether values are to be computed: ``on`` or ``off``.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if option not in ("on", "off"):
+        raise UserError(f"values can be on or off, not '{option}'.")
+    return option == "on"
 
 
 def share() -> None:

@@ -81,7 +81,7 @@ class Mock(Backend):
             yield device
 
     def values(self, numerics: str) -> AbstractContextManager[Any]:
-        return stand_in().values(numerics=numerics)
+        return stand_in().shadow(numerics=numerics)
 
 
 class Simulator(Backend):

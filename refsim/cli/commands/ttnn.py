@@ -42,6 +42,13 @@ def run(
         list[str] | None, typer.Option(metavar="KIND", help="Findings of this kind fail nothing; may be repeated.")
     ] = None,
     numerics: opt.Numerics = "off",
+    values: Annotated[
+        str,
+        typer.Option(
+            help="off computes no values: shapes, memory and ttnn's checks alone; what is read are zeros.",
+            autocompletion=opt.complete(lambda: ("on", "off")),
+        ),
+    ] = "on",
     report: Annotated[Path | None, opt.output(help="Write memory, collectives and time into this folder.")] = None,
     as_json: Annotated[
         bool, opt.output("--json", help="Print the verdict as JSON; the program prints to stderr.")
@@ -50,6 +57,7 @@ def run(
     """Run a TTNN script on a mock mesh as it is, with values; exit code 1 if it fails or crashes."""
     from tt_impl.harness import script
     from tt_impl.harness.checks.strict import Strict, check_kinds
+    from tt_impl.mock.hardware import check_values
 
     words = list(program or ())
     if not words and module is None:
@@ -61,12 +69,13 @@ def run(
         asked = script.Program(words[0], tuple(words[1:]), code=code)
     fails = Strict.of(strict_kinds or "all") if strict or strict_kinds else None
     allowed = tuple(check_kinds(allow or ()))
-    verdict = script.run(asked, script.Options(mesh, fallback, report, as_json, fails, allowed, numerics))
+    computes = check_values(values)
+    verdict = script.run(asked, script.Options(mesh, fallback, report, as_json, fails, allowed, numerics, computes))
     if as_json:
         typer.echo(output.document(verdict))
     else:
         say(f"refsim: {script.text(verdict)}")
-    return 0 if verdict.outcome == "passed" else 1
+    return 1 if verdict.outcome == "failed" else 0
 
 
 @ttnn.command()

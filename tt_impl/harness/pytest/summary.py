@@ -33,6 +33,7 @@ class Summary:
         self.mesh: str = config.getoption("ttnn_mock")
         self.reports: str | None = config.getoption("ttnn_report")
         self._strict = Strict.of_pytest(config) is not None
+        self._values: bool = config.getoption("ttnn_mock_values") == "on"
         self._only_collects: bool = config.getoption("collectonly", False)
         self.verdicts: list[Verdict] = []
         self._phases: dict[str, list[dict[str, Any]]] = {}
@@ -44,7 +45,8 @@ class Summary:
             raise pytest.UsageError(f"--ttnn-mock-json {path}: {error.strerror}.") from error
 
     def pytest_report_header(self) -> str:
-        return f"ttnn mock: {self.mesh}; ttnn builds every program, values are computed beside it, no kernel is run"
+        values = "values are computed beside it" if self._values else "values are off: nothing about them is shown"
+        return f"ttnn mock: {self.mesh}; ttnn builds every program, {values}, no kernel is run"
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Count a file that cannot be imported as a failure of its own, one that is skipped as a whole once."""
@@ -133,6 +135,8 @@ def _beside(outcomes: list[Verdict], strict: bool) -> list[str]:
     text = []
     if rounded := rounding.sentence(verdict.numerics for verdict in outcomes):
         text.append(rounded)
+    if any(not verdict.values for verdict in outcomes):
+        text.append(f"{verdicts.NOTHING_SHOWN}.")
     if emulated := Counter(name for verdict in outcomes for name in verdict.emulated):
         names = ", ".join(f"{name} {count}" for name, count in emulated.most_common(_SHOWN))
         text.append(f"emulated, so that values only resemble the device's, in tests: {names}")

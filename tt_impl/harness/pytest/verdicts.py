@@ -18,6 +18,8 @@ RULES = "own"
 FALLBACK = "fallback"
 KERNELS = "kernels"
 NO_DEVICE = "no-device"
+NO_VALUES = "values-off"
+UNJUDGED = "unjudged"
 ASSERTION = "assertion"
 UNSEEN = "unseen"
 OPTION = "option"
@@ -36,10 +38,13 @@ SKIPPED = "skipped"
 EXPECTED = "expected"
 NOT_RUN = "not-run"
 
+NOTHING_SHOWN = "values off: nothing about values was shown"
 CATEGORIES = {
     RULES: "passed on rules of the mock",
     FALLBACK: "passed with ttnn's golden functions for some operations: circular, it may have met its own expectation",
     KERNELS: "passed with TT-Lang kernels on their simulator: values of torch, not of a device's units",
+    NO_VALUES: f"ran to the end; {NOTHING_SHOWN}",
+    UNJUDGED: f"ran to an assertion, which may be of a value; {NOTHING_SHOWN}",
     NO_DEVICE: "passed without an operation on a device",
     EXPECTED: "failed as the suite expects",
     SKIPPED: "skipped by the suite itself",
@@ -85,6 +90,7 @@ class Verdict(Document):
         fallbacks: operations that golden functions answered, with how often.
         emulated: operations whose effect only resembles the device's, with how often.
         numerics: ``level``, and by name with how often: ``rounded`` as their kernels do, ``once``; empty if off.
+        values: whether any were computed.
         op: the operation to blame, where one is.
         missing: it, where it has no rule.
         message: the first sentence of what went wrong.
@@ -106,6 +112,7 @@ class Verdict(Document):
     fallbacks: dict[str, int] = field(default_factory=dict)
     emulated: dict[str, int] = field(default_factory=dict)
     numerics: dict[str, Any] = field(default_factory=dict)
+    values: bool = True
     op: str = ""
     missing: str = ""
     message: str = ""
@@ -119,8 +126,10 @@ class Verdict(Document):
         return asdict(self)
 
 
-def passed(ops: Counter[str], fallbacks: Counter[str]) -> str:
+def passed(ops: Counter[str], fallbacks: Counter[str], values: bool = True) -> str:
     """Category of a test that passed, by the evidence it rests on."""
+    if ops and not values:
+        return NO_VALUES
     if fallbacks:
         return FALLBACK
     if any(name.startswith("ttl.") for name in ops):
@@ -218,6 +227,7 @@ def combined(id: str, phases: list[dict[str, Any]]) -> Verdict:
         setattr(verdict, name, last.get(name) or decisive.get(name) or getattr(verdict, name))
     for name in ("op", "missing", "message", "where"):
         setattr(verdict, name, decisive.get(name, ""))
+    verdict.values = all(p.get("values", True) for p in phases)
     verdict.report = last.get("report", "")
     verdict.unreported = last.get("unreported", "")
     return verdict
@@ -240,6 +250,7 @@ def phase(report: Any, call: Any, session: Any, caught: Sequence[str] = ()) -> d
         "fallbacks": dict(session.fallbacks),
         "emulated": dict(session.shadow.emulated),
         "numerics": session.numerics,
+        "values": session.shadow.computes,
     }
     if caught:
         facts |= {"category": CAUGHT, "message": first_words(caught[0])}
@@ -255,7 +266,7 @@ def phase(report: Any, call: Any, session: Any, caught: Sequence[str] = ()) -> d
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(report, "wasxfail", "")
         facts |= {"category": EXPECTED if expected else SKIPPED, "message": first_words(str(reason))}
     else:
-        facts["category"] = passed(session.ops, session.fallbacks)
+        facts["category"] = passed(session.ops, session.fallbacks, session.shadow.computes)
     return facts
 
 

@@ -18,6 +18,8 @@ def program(report: dict[str, Any]) -> str:
     head = f"{len(report['operations'])} operations on {meshes or 'no mesh'}, on a mock mesh: no kernel was run."
     if rounded := rounding.sentence([report.get("numerics", {})]):
         head = f"{head} {rounded}."
+    if not report.get("values", True):
+        head = f"{head} Values off: nothing about values was shown."
     parts = _findings(report) + _time(report) + _memory(report) + _collectives(report)
     return "\n".join([f"# {report['name']}", "", head, "", *parts]) + "\n"
 

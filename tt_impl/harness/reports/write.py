@@ -108,8 +108,9 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
     * ``findings``: ``kind``, ``sentence``, ``op``, ``where``; what leaks is among them.
     * ``fallbacks``: operations answered by ttnn's golden functions, and how often.
     * ``numerics``: ``level``, and how often operations were ``rounded`` as kernels do, or ``once``; empty if off.
+    * ``values``: false where none were computed, so that nothing about values was shown.
     """
-    if session.meter is None or session.results is None:
+    if session.meter is None:
         raise UserError("a report needs a program watched with report=True; pass it to watched().")
     used = peaks.summary(session.meter)
     predictions = cost.predict(session.meter)
@@ -131,6 +132,7 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
         + [_finding(leak | {"kind": "leak"}) for leak in used["leaks"]],
         "fallbacks": dict(session.fallbacks),
         "numerics": session.numerics,
+        "values": session.shadow.computes,
     }
 
 
@@ -139,7 +141,7 @@ def _mesh(mesh: int, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operation(event: Event, session: Session) -> dict[str, Any]:
-    values = session.results.of.get(event.number, [])
+    values = [] if session.results is None else session.results.of.get(event.number, [])
     operation = {name: value for name, value in as_json(event).items() if name not in _OF_CHECKS}
     for tensor, value in zip_longest(operation["outputs"], values[: len(event.outputs)]):
         tensor["value"] = value

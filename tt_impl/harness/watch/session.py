@@ -41,7 +41,7 @@ class Session:
         ops: how often each operation was called that had to do with a device.
         unknown: what the shadow said when it knew no value, whether or not the program went on.
         meter: memory and programs of every call; None without ``report``.
-        results: digests of every call's results; None without ``report``.
+        results: digests of every call's results; None without ``report``, and where no values are computed.
         exhaustion: calls that were refused for want of memory.
     """
 
@@ -98,6 +98,7 @@ def watched(
     last: Callable[[str], None] | None = None,
     earlier: Session | None = None,
     numerics: str = OFF,
+    values: bool = True,
 ) -> Iterator[Session]:
     """Give values to every ttnn call in the block and note what it does.
 
@@ -108,19 +109,21 @@ def watched(
             when it has, to say where a process crashed.
         earlier: a session of this process whose tensors are still used.
         numerics: ``exact`` or ``fast`` rounds as kernels do, ``off`` the exact result once.
+        values: False computes none: shapes, memory and ttnn's checks alone.
     """
     with ExitStack() as stack:
-        shadow = stack.enter_context(shadow_values(fallback, numerics))
+        shadow = stack.enter_context(shadow_values(fallback, numerics, values))
         if earlier is not None:
             shadow.store = earlier.shadow.store
-        session = Session(shadow, EventLog(shadow))
+        session = Session(shadow, EventLog(shadow if values else None))
         stack.enter_context(intercepted(_guard(session, last), first=True))
         if report:
             from tt_impl.harness.watch.meter import Meter
             from tt_impl.harness.watch.results import Results
 
-            session.results = Results(shadow, session.log)
-            stack.enter_context(intercepted(session.results, first=True))
+            if values:
+                session.results = Results(shadow, session.log)
+                stack.enter_context(intercepted(session.results, first=True))
             session.meter = Meter(session.log)
             stack.enter_context(intercepted(session.meter))
         stack.enter_context(intercepted(Programs(session.log)))

@@ -7,9 +7,12 @@ all checks of what was given, and ``ttnn.empty``, which fills nothing, takes the
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 import ttnn
 
 from tt_impl.trace.intercept import Invocation, on_device
@@ -31,15 +34,24 @@ _LIKE = {
 """Those run a program on the device where the tensor is in tiles, and fill a host tensor otherwise."""
 
 
-def take_memory_only(call: Invocation) -> Any:
-    """Make a large tensor of one number without filling one on the host.
+class Constructors:
+    """A handler for :func:`tt_impl.trace.intercept.intercepted`, to be installed nearest to ttnn.
 
-    A handler for :func:`tt_impl.trace.intercept.intercepted`, to be installed nearest to ttnn.
+    It makes large tensors of one number without filling one on the host, and with ``of_host``, for programs without
+    values, those of large host tensors, too.
     """
-    names = _FROM_SHAPE.get(call.name) or _LIKE.get(call.name)
-    if names is None:
-        return call.proceed()
-    named = call.named(*names)
+
+    def __init__(self, of_host: bool = False) -> None:
+        self._of_host = of_host
+
+    def __call__(self, call: Invocation) -> Any:
+        if call.name == "ttnn.from_torch" and self._of_host:
+            return memory_of_host(call)
+        names = _FROM_SHAPE.get(call.name) or _LIKE.get(call.name)
+        return call.proceed() if names is None else _memory_of_number(call, call.named(*names), names)
+
+
+def _memory_of_number(call: Invocation, named: dict[str, Any], names: tuple[str, ...]) -> Any:
     if named.keys() - {*names, *_OPTIONS}:  # a tensor to write into, for one
         return call.proceed()
     template = named.get("tensor")
@@ -63,11 +75,63 @@ def _without_host(call: Invocation, named: dict[str, Any], shape: tuple[int, ...
         values["tensor"] = ttnn.empty(small, dtype=template.dtype, layout=template.layout, device=device)
     sample = call.original(**values)
     memory = named.get("memory_config") or (sample if template is None else template).memory_config()
+    if template is not None:
+        values["tensor"].deallocate()
+    return _whole(sample, shape, device, memory)
+
+
+def _whole(sample: ttnn.Tensor, shape: Sequence[int], device: ttnn.MeshDevice, memory: ttnn.MemoryConfig) -> Any:
+    """Take the memory of a tensor like ``sample``, whose own is given back, in another shape."""
     kind = {"dtype": sample.dtype, "layout": sample.layout, "memory_config": memory}
     distribution = sample.tensor_topology()
-    for tensor in (sample, values.get("tensor")):  # the whole lies where it would have lain
-        if tensor is not None:
-            tensor.deallocate()
+    sample.deallocate()  # the whole lies where it would have lain
     whole = ttnn.empty(shape, device=device, **kind)
     whole.update_tensor_topology(distribution)
     return whole
+
+
+def memory_of_host(call: Invocation) -> Any:
+    """Take the memory that ``ttnn.from_torch`` takes for a large tensor, without converting its values.
+
+    A tensor of a few elements goes through ttnn's own mapper, which tells what lies where.
+    """
+    named = call.named("tensor", "dtype")
+    tensor = named["tensor"]
+    device = named.get("device")
+    unknown = {name for name, value in named.items() if value is not None} - _FROM_TORCH
+    if not isinstance(tensor, torch.Tensor) or device is None or unknown or tensor.numel() < LARGE:
+        return call.original(**named | {"tensor": _real(tensor)})
+    devices = device.get_num_devices()
+    few = {name: value for name, value in named.items() if name != "memory_config"}
+    few["tensor"] = torch.zeros([1 if size == 1 else devices for size in tensor.shape], dtype=tensor.dtype)
+    sample = None
+    if few["tensor"].numel() <= LARGE:
+        with contextlib.suppress(RuntimeError):  # what cannot be cut so is told of the tensor itself
+            sample = call.original(**few)
+    part = None if sample is None else _cut(sample, tensor.shape)
+    if part is None:
+        if sample is not None:
+            sample.deallocate()
+        return call.original(**named | {"tensor": _real(tensor)})
+    return _whole(sample, part, device, named.get("memory_config") or sample.memory_config())
+
+
+_FROM_TORCH = {"tensor", *_OPTIONS, "mesh_mapper", "pad_value", "cq_id", "preserve_nan_values", "enable_bfloat_opt"}
+
+
+def _cut(sample: ttnn.Tensor, shape: Sequence[int]) -> list[int] | None:
+    """Return the part of ``shape`` on each device, as ``sample`` was cut; None if it does not divide."""
+    topology = sample.tensor_topology()
+    part = list(shape)
+    for placement, count in zip(topology.placements(), topology.distribution_shape(), strict=True):
+        if (dim := getattr(placement, "dim", None)) is not None:
+            if part[dim] % count:
+                return None
+            part[dim] //= count
+    return part
+
+
+def _real(tensor: Any) -> Any:
+    """Return a tensor with memory in place of one that has none (of torch's device meta)."""
+    is_meta = isinstance(tensor, torch.Tensor) and tensor.is_meta
+    return torch.zeros(tensor.shape, dtype=tensor.dtype) if is_meta else tensor

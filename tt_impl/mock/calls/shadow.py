@@ -8,6 +8,7 @@ prove sharding, collectives, axes, head orders and paddings, not kernels, races 
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,12 +19,12 @@ import ttnn
 
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
 from tt_impl.mock.calls.checks import emulating
-from tt_impl.mock.calls.constructors import take_memory_only
+from tt_impl.mock.calls.constructors import Constructors
 from tt_impl.mock.calls.golden import OPTION, golden_values, has_golden
-from tt_impl.mock.calls.special import SPECIAL, check_queue, touches_device
+from tt_impl.mock.calls.special import READS, SPECIAL, WITHOUT_VALUES, check_queue, touches_device
 from tt_impl.mock.calls.stand_ins import on_whole_devices
 from tt_impl.mock.calls.traces import Recorded, Step, Tracing, remembered, without_tensors
-from tt_impl.mock.calls.waiting import Queue
+from tt_impl.mock.calls.waiting import Queue, Queues
 from tt_impl.mock.rules.padding_left import left_in_tiles
 from tt_impl.mock.rules.padding_read import padding_reads, with_padding, within
 from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, RULES, VIEWS, Call, Rule, for_rule, mapped, neutral
@@ -31,6 +32,7 @@ from tt_impl.mock.storage.buffers import BufferValues
 from tt_impl.mock.storage.errors import FailedRule, MissingRule, RefusedOption, ShadowError
 from tt_impl.mock.storage.host import host_shards
 from tt_impl.mock.storage.values import Shards, shape_of
+from tt_impl.mock.storage.zeros import Zeros
 from tt_impl.mock.ttlang.module import served
 from tt_impl.trace.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
 
@@ -49,10 +51,16 @@ class Shadow(Tracing):
     ``evaluations`` counts how often rules computed: once for all devices that share their inputs. With ``fallback``,
     operations that no rule answers are answered by ttnn's golden functions, and ``fallbacks`` counts them. With
     ``numerics`` values are rounded as kernels do (:class:`tt_impl.mock.numerics.Numerics`), by default once.
+    Without ``values`` nothing is computed: what is read are zeros, and only what ttnn cannot do on a mock is emulated.
     """
 
-    def __init__(self, fallback: bool = False, numerics: str = OFF) -> None:
+    def __init__(self, fallback: bool = False, numerics: str = OFF, values: bool = True) -> None:
         super().__init__()
+        self.computes = values
+        self._said_zeros = False
+        if not values:
+            self.store = Zeros()
+            self.queues = Queues(self.store)
         self.fallback = fallback
         self.numerics = numerics_of(numerics)
         self.fallbacks: Counter[str] = Counter()
@@ -67,6 +75,8 @@ class Shadow(Tracing):
         self.calls[call.name] += 1
         self.check_traced(call.name)
         call = on_whole_devices(self, call)
+        if not self.computes:
+            return self._without_values(call)
         special = SPECIAL.get(call.name)
         if special is not None:
             if self.queues:
@@ -109,6 +119,16 @@ class Shadow(Tracing):
             step = Step(context, remembered(inputs, known), remembered(written, known))
             queue.steps.append((None, lambda: step.run(self)))
         return result
+
+    def _without_values(self, call: Invocation) -> Any:
+        """Let ttnn do everything that it can; what is read to the host are the zeros of its mock."""
+        emulated = WITHOUT_VALUES.get(call.name)
+        if emulated is not None:
+            return emulated(self, call)
+        if call.name in READS and not self._said_zeros and call.inputs:
+            self._said_zeros = True
+            print(f"values are off: {call.name} and all else that reads from a device gives zeros.", file=sys.stderr)
+        return call.proceed()
 
     def evaluate(self, context: Call, shards: dict[int, Shards], written: list[ttnn.Tensor]) -> None:
         """Compute the outputs and keep those that are ``written``: the others are views of inputs."""
@@ -183,15 +203,17 @@ def numerics_of(level: str) -> Numerics | None:
 
 
 @contextmanager
-def shadow_values(fallback: bool = False, numerics: str = OFF) -> Iterator[Shadow]:
+def shadow_values(fallback: bool = False, numerics: str = OFF, values: bool = True) -> Iterator[Shadow]:
     """Compute values while the block runs; tensors made before have none.
 
     Args:
         fallback: let ttnn's golden functions answer where no rule does. Weak evidence, counted in ``Shadow.fallbacks``.
         numerics: ``exact`` or ``fast`` rounds as kernels do, ``off`` rounds the exact result of an operation once.
+        values: False computes none, for programs of which only shapes and memory are asked; what is read are zeros.
     """
-    shadow = Shadow(fallback, numerics)
-    with emulating(), served(), intercepted(shadow.handle), intercepted(take_memory_only, nearest=True):
+    shadow = Shadow(fallback, numerics, values)
+    light = Constructors(of_host=not values)
+    with emulating(), served(), intercepted(shadow.handle), intercepted(light, nearest=True):
         yield shadow
 
 

@@ -275,6 +275,9 @@ SPECIAL: dict[str, Special] = {
     **EMULATED_TRACES,
     **EMULATED,
 }
+WITHOUT_VALUES: dict[str, Special] = {**EMULATED_TRACES, **EMULATED}
+"""What ttnn cannot do on a mock mesh, with values or without."""
+READS = frozenset(name for name, special in SPECIAL.items() if special in (_to_host, _padded_to_host, _copy_to_host))
 
 _WAITS_ON_HOST = {
     f"ttnn.{name}"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.tt_impl.env import Env
+import pytest
+
+from tests.tt_impl.env import Env, collect
 from tt_impl.mock.calls import constructors
+from tt_impl.trace.intercept import intercepted
 
 GIB = (1, 1, 32768, 16384)
 
@@ -36,6 +39,22 @@ def as_ttnn_makes_them(t: Env) -> None:
         _same(lambda: like(template), t)  # noqa: B023
 
 
+def the_memory_of_a_host_tensor(t: Env) -> None:
+    """Without its values a tensor of torch takes the same memory, cut the same way; what cannot be cut is refused."""
+    ttnn = t.ttnn
+    values = t.rand(2, 3, 64, 128)
+    with intercepted(constructors.Constructors(of_host=True), nearest=True):
+        for dims in ((None, None), (2, None), (0, -1), (3, 2), (None, -2)):
+            for how in ({"dtype": ttnn.bfloat16}, {"dtype": ttnn.bfloat8_b, "memory_config": ttnn.L1_MEMORY_CONFIG}):
+                cut = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=dims)
+                kind = {"device": t.device, "layout": ttnn.TILE_LAYOUT, "mesh_mapper": cut} | how
+                _same(lambda: ttnn.from_torch(values, **kind), t)  # noqa: B023 - called at once
+        _same(lambda: ttnn.from_torch(values, device=t.device), t)
+        across = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=(None, 0))
+        with pytest.raises(RuntimeError, match="number of chunks 2 to match the mesh dimension size 4"):
+            _same(lambda: ttnn.from_torch(values, device=t.device, mesh_mapper=across), t)
+
+
 def _same(make: Any, t: Env) -> None:
     threshold = constructors.LARGE
     described = []
@@ -50,4 +69,4 @@ def _same(make: Any, t: Env) -> None:
     assert described[0] == described[1]
 
 
-CASES = {"a GiB of one number": a_gib_of_one_number, "as ttnn makes them": as_ttnn_makes_them}
+CASES = collect(globals())
