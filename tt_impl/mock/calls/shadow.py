@@ -57,7 +57,7 @@ class Shadow(Tracing):
     def __init__(self, fallback: bool = False, numerics: str = OFF, values: bool = True) -> None:
         super().__init__()
         self.computes = values
-        self._told_of_zeros = False
+        self._warned = False
         if not values:
             self.store = Zeros()
             self.queues = Queues(self.store)
@@ -125,8 +125,8 @@ class Shadow(Tracing):
         emulated = WITHOUT_VALUES.get(call.name)
         if emulated is not None:
             return emulated(self, call)
-        if call.name in READS and not self._told_of_zeros and call.inputs:
-            self._told_of_zeros = True
+        if call.name in READS and not self._warned and call.inputs:
+            self._warned = True
             print(f"values are off: {call.name} and all else that reads from a device gives zeros.", file=sys.stderr)
         return call.proceed()
 
