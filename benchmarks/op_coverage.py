@@ -18,17 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from refsim.files.tables import as_markdown
+from tt_impl.harness.reports.coverage import DENIED, EMULATED, GOLDEN, NONE, RULE, TRANSFER, evidence
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = ROOT / "tests/tt_impl/cases"
 TABLE = ROOT / "docs/ttnn_ops.md"
 
-RULE = "rule"
-TRANSFER = "transfer"
-EMULATED = "emulated"
-GOLDEN = "golden function"
-DENIED = "none (golden function denied)"
-NONE = "none"
 MEANING = {
     RULE: "its values are computed by a rule of this project; a case of the tests calls it",
     TRANSFER: "it moves, makes or frees values, by ttnn's own host code; a case of the tests calls it",
@@ -65,25 +60,6 @@ def rows(upstream: Iterable[Path] = (), properties: Collection[str] = ()) -> lis
         refused = _refused(name, operation, RULES[name]) if operation is not None and name in RULES else ()
         result.append(Row(name, evidence(name), name in RULES and name in properties, passed[name], refused))
     return result
-
-
-def evidence(name: str) -> str:
-    """One of the keys of ``MEANING``."""
-    from tt_impl.mock.calls.draws import RANDOM
-    from tt_impl.mock.calls.golden import has_golden
-    from tt_impl.mock.calls.golden_denied import DENIED as UNUSABLE
-    from tt_impl.mock.calls.special import SPECIAL
-    from tt_impl.mock.calls.stand_ins import EMULATED as STAND_INS
-    from tt_impl.mock.calls.traces import EMULATED_TRACES
-    from tt_impl.mock.rules.registry import RULES
-
-    if name in RANDOM or name in STAND_INS or name in EMULATED_TRACES:
-        return EMULATED
-    if name in RULES or name in SPECIAL:
-        return RULE if name in RULES else TRANSFER
-    if name in UNUSABLE:
-        return DENIED
-    return GOLDEN if has_golden(name) else NONE
 
 
 def drawn() -> set[str]:

@@ -34,6 +34,7 @@ RESULTS = {
     "ops": "tt_impl.reports.ops:Operations",
     "kernels": "tt_impl.kernels.check:Kernels",
     "ttnn run": "tt_impl.harness.pytest.verdicts:Verdict",
+    "ttnn coverage": "tt_impl.harness.reports.coverage:Coverage",
     "ttnn diff": "tt_impl.harness.comparison.diff:Diff",
     "bench accuracy": f"benchmarks.trace_accuracy:Profiled | {_TIMING}ranking:Ranking",
     "bench hazards": "benchmarks.hazards:HazardCosts",

@@ -10,7 +10,7 @@ import typer
 
 from refsim.base.errors import UserError
 from refsim.cli import options as opt
-from refsim.cli.answer import say
+from refsim.cli.answer import answer, say
 from refsim.files import output
 
 ttnn = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -100,3 +100,19 @@ def diff(
     comparison = compared(report_of(a, mesh, fallback), report_of(b, mesh, fallback), Tolerance(pcc, memory, time))
     typer.echo(output.document(comparison) if as_json else comparison.text())
     return 0 if comparison.same else 1
+
+
+@ttnn.command()
+def coverage(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Python files, or folders with some.")],
+    as_json: opt.AsJson = False,
+) -> None:
+    """Say of every ttnn operation that sources name what the mock knows: a rule, ttnn's golden function, nothing.
+
+    Nothing is run. Exit code 1 if the mock does not know one of them by itself.
+    """
+    from tt_impl.harness.reports.coverage import Coverage
+    from tt_impl.harness.reports.coverage import coverage as covered
+
+    result = covered(paths)
+    answer(result, Coverage.text, as_json=as_json, passed=result.complete)

@@ -1,0 +1,63 @@
+"""``refsim ttnn coverage``: what the mock knows of the operations that sources name."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from refsim.base.errors import UserError
+from refsim.cli.app import app
+from tests.json_output import loads
+from tt_impl.harness.reports.coverage import coverage, names_of_ttnn
+
+SOURCE = """
+import ttnn as tt
+from ttnn import add, experimental
+from ttnn.experimental import rotary_embedding as rotate
+import numpy as np
+
+multiply = tt.mul
+
+def program(x, op=add):
+    x = op(x, tt.relu(x))
+    y = multiply(experimental.typecast(x, tt.bfloat16), rotate(x, x, x))
+    z = getattr(tt, "sub")(y, np.add(1, 2))
+    return tt.MeshShape(1, 2), tt.no_such_operation(z), x.reshape(1), add(x, x)
+"""
+
+
+def test_names_are_found_whatever_they_are_called() -> None:
+    names = {(name, line) for name, line, _ in names_of_ttnn(ast.parse(SOURCE))}
+    assert names >= {
+        *(("ttnn.mul", 7), ("ttnn.add", 9), ("ttnn.relu", 10), ("ttnn.experimental.typecast", 11)),
+        *(("ttnn.mul", 11), ("ttnn.experimental.rotary_embedding", 11), ("ttnn.sub", 12), ("ttnn.add", 13)),
+    }
+    assert not any("reshape" in name or "np" in name for name, _ in names)
+
+
+def test_every_operation_has_its_evidence(tmp_path: Path) -> None:
+    """Known by a rule or not, absent from this ttnn, or no operation; what is no Python is told."""
+    (tmp_path / "program.py").write_text(SOURCE)
+    (tmp_path / "wrong.py").write_text("def f(:")
+    found = coverage([tmp_path])
+    told = {called.name: (called.evidence, called.count) for called in found.operations}
+    assert told["ttnn.add"] == ("rule", 2) and told["ttnn.no_such_operation"] == ("absent", 1)
+    assert "ttnn.MeshShape" not in told and "ttnn.bfloat16" not in told
+    assert found.files == 1 and len(found.unread) == 1 and "wrong.py" in found.unread[0]
+    assert found.operations[0].where.endswith("program.py:13") and not found.complete
+
+
+def test_the_command(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import ttnn\nttnn.add(1, 2)\nttnn.add(3, 4)\n")
+    done = CliRunner().invoke(app, ["ttnn", "coverage", str(program), "--json"])
+    told = loads("ttnn coverage", done.stdout)
+    assert (done.exit_code, told["known"], told["operations"][0]["count"]) == (0, 1, 2)
+    program.write_text("import ttnn\nttnn.generic_op([])\n")
+    done = CliRunner().invoke(app, ["ttnn", "coverage", str(program)])
+    assert done.exit_code == 1 and "`ttnn.generic_op` | none" in done.stdout
+    with pytest.raises(UserError, match="there is no"):
+        coverage([tmp_path / "nowhere"])
