@@ -87,3 +87,17 @@ def test_devices_in_an_order_without_links(devices: tuple[int, ...], said: list[
     log.events = [Event(0, "ttnn.all_gather", "program.py:1", [use], [], {}, [crossing])]
     found = [(finding.kind, finding.severity) for finding in find(log, LINKS) if finding.kind != "unused-result"]
     assert found == [(kind, "note") for kind in said]
+
+
+@pytest.mark.parametrize(("op", "kinds"), [("ttnn.experimental.recv_async", []), ("ttnn.relu", ["never-written"] * 2)])
+def test_what_is_received_later_is_written(op: str, kinds: list[str]) -> None:
+    """The values come when they are sent, after the call; an operation that reads the tensor then reads them."""
+    from tt_impl.harness.checks.buffers import never_written
+    from tt_impl.mock.log.events import Event, EventLog, TensorUse
+    from tt_impl.mock.storage.values import ProgramValues
+
+    use = TensorUse("0", 1, 0, (32, 32), "BFLOAT16", "TILE", "DRAM", None, 2048, (0,), 1, (1, 1))
+    log = EventLog(ProgramValues())
+    made = Event(0, "ttnn.allocate_tensor_on_device", "program.py:1", [], [use])
+    log.events = [made, *(Event(n, name, f"program.py:{n}", [use]) for n, name in ((1, op), (2, "ttnn.relu")))]
+    assert [finding.kind for finding in never_written(log)] == kinds

@@ -11,7 +11,16 @@ from typing import Any
 from tt_impl.harness.checks import ERROR, NOTE
 from tt_impl.harness.checks.fabric import groups
 from tt_impl.harness.checks.finding import Finding, at
-from tt_impl.harness.checks.reads import ALLOCATES, FREES, HOST, crossings, read_by, succeeded, written_remotely
+from tt_impl.harness.checks.reads import (
+    ALLOCATES,
+    FREES,
+    HOST,
+    RECEIVES,
+    crossings,
+    read_by,
+    succeeded,
+    written_remotely,
+)
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
 
 
@@ -71,9 +80,9 @@ def never_written(log: EventLog) -> Iterator[Finding]:
                     f"{event.op} reads argument {use.argument}, memory that {at(empty[use.buffer])} allocated and "
                     "nothing has written: write it first, or take ttnn.zeros.", NOTE if event.op in HOST else ERROR,
                 )  # fmt: skip
-        for buffer in event.written:
-            empty.pop(buffer, None)
         inputs = {use.buffer for use in event.inputs}
+        for buffer in inputs if event.op == RECEIVES else event.written:
+            empty.pop(buffer, None)
         for use in event.outputs:
             if event.op in ALLOCATES and log.sees_writes:
                 empty[use.buffer] = event

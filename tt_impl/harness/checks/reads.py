@@ -43,9 +43,13 @@ def is_output(use: TensorUse) -> bool:
     return use.argument.partition("[")[0] in _OUTPUTS
 
 
+RECEIVES = "ttnn.experimental.recv_async"
+"""Writes its tensor, if what is received comes later, too."""
+
+
 def read_by(event: Event) -> Iterator[TensorUse]:
     """Yield the inputs whose values a call looks at."""
-    if event.error is not None or event.op in FREES or event.op in _SHAPES_ONLY:
+    if event.error is not None or event.op in FREES or event.op in _SHAPES_ONLY or event.op == RECEIVES:
         return
     in_place = event.op.endswith("_") or "in_place" in event.op
     results = {use.buffer for use in event.inputs if is_output(use)}

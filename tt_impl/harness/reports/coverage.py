@@ -121,7 +121,7 @@ def coverage(paths: Iterable[Path]) -> Coverage:
     operations = registered().keys() | RULES.keys() | SPECIAL.keys()
     unread: list[str] = []
     named: dict[str, list[str]] = {}
-    files = list(_python_files(paths))
+    files = _python_files(paths)
     for path in files:
         try:
             tree = ast.parse(path.read_bytes(), filename=str(path))
@@ -131,10 +131,10 @@ def coverage(paths: Iterable[Path]) -> Coverage:
         for name, line, called in names_of_ttnn(tree):
             if name in operations or (called and not _exists(name)):
                 named.setdefault(name, []).append(f"{path}:{line}")
-    found = [Called(name, _evidence(name, operations), len(at), at[0]) for name, at in named.items()]
+    calls = [Called(name, _evidence(name, operations), len(at), at[0]) for name, at in named.items()]
     order = {kind: -number for number, kind in enumerate(MEANING)}
-    found.sort(key=lambda called: (order[called.evidence], called.name))
-    return Coverage(len(files) - len(unread), unread, sum(c.evidence in KNOWN for c in found), found)
+    calls.sort(key=lambda called: (order[called.evidence], called.name))
+    return Coverage(len(files) - len(unread), unread, sum(c.evidence in KNOWN for c in calls), calls)
 
 
 def names_of_ttnn(tree: ast.Module) -> Iterator[tuple[str, int, bool]]:
@@ -181,16 +181,15 @@ def _full_name(node: Any, aliases: dict[str, str]) -> str | None:
     return None
 
 
-def _python_files(paths: Iterable[Path]) -> Iterator[Path]:
-    found = False
+def _python_files(paths: Iterable[Path]) -> list[Path]:
+    files: list[Path] = []
     for path in paths:
         if not path.exists():
             raise UserError(f"there is no '{path}'; name Python files, or folders with some.")
-        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
-            found = True
-            yield file
-    if not found:
+        files += [path] if path.is_file() else sorted(path.rglob("*.py"))
+    if not files:
         raise UserError("there is no Python file; name some, or folders with some.")
+    return files
 
 
 def _exists(name: str) -> bool:
