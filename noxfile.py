@@ -5,10 +5,11 @@ ranks and sees that nothing grows, ``nox -s fuzz`` tries thousands of wrong inpu
 tables of predicted time, ``nox -s web`` opens the page of results in chromium, ``nox -s kernels`` runs the TT-Lang
 kernels on their simulator, ``nox -s ttnn`` tests the device backend on ttnn's mock meshes (needs python3.12; an
 interpreter that is missing is an error), ``nox -s ttnn-parity`` judges it against refsim, ``nox -s ttnn-faults``
-mistakes put into it, ``nox -s ttnn-previous`` the same mock with the version of ttnn before, ``nox -s upstream``
-runs tt-metal's own tests there, ``nox -s bench`` measures ring attention and Ulysses beside other libraries', ``nox
--s mutation`` and ``nox -s mutation-ttnn`` change the source in hundreds of small ways and see that a parity case
-notices, ``nox -s packages`` installs the wheel with every Python there is, as a stranger would."""
+mistakes put into it, ``nox -s numerics`` mistakes while the mock rounds as kernels do, ``nox -s ttnn-previous`` the
+same mock with the version of ttnn before, ``nox -s upstream`` runs tt-metal's own tests there, ``nox -s bench``
+measures ring attention and Ulysses beside other libraries', ``nox -s mutation`` and ``nox -s mutation-ttnn`` change
+the source in hundreds of small ways and see that a parity case notices, ``nox -s packages`` installs the wheel with
+every Python there is, as a stranger would."""
 
 import shutil
 import subprocess
@@ -284,6 +285,17 @@ def ttnn_faults(session: nox.Session) -> None:
     session.install(*VERSIONS, "-e", ".[ttnn,dev]")
     session.run("pytest", "tests/parity/faults/test_ttnn_faults.py")
     session.run("refsim", "faults", "run", "--backend", "ttnn-mock", "--out", "out/faults-ttnn", *session.posargs)
+
+
+@nox.session(python="3.12")
+def numerics(session: nox.Session) -> None:
+    """Mistakes in the device backend while the mock rounds as kernels do: how many hide, by dtype of weights.
+
+    A quarter of an hour; writes reports/numerics/hidden_faults.md.
+    """
+    session.install(*VERSIONS, "-e", ".[ttnn,dev,numerics]")
+    chosen = session.posargs or ["--count", "40", "--cases", "6", "--seed", "0", "--out", "reports/numerics"]
+    session.run("refsim", "numerics", "hidden", *chosen)
 
 
 @nox.session(python="3.12")

@@ -5,57 +5,19 @@
                       >  bound   it does not; of a record with layers: the first layer in the order they run that is
                                  beyond its own bound, and the one that is farthest
 
-The bound is the worst seed times a margin of three spreads, at least ``MARGIN``: level fast is within 6 % of exact, but
-a device's program may choose other K blocks and fusions, and with a destination of 16 bits K blocks of 256 and 608
-alone differ twofold (docs/numerics.md).
+The bound is that of :mod:`parity.measure.rounding`.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from parity.measure.rounding import Distribution
 from parity.rounding.errors import Error
 from parity.rounding.predict import compared
 from parity.rounding.subjects import Subject, outputs
 from refsim.files.keys import Document
-
-MARGIN = 2.0
-"""Least factor between the worst seed and the bound."""
-_FLOOR = 1e-9
-"""Of 1 - PCC, below which a PCC of six or seven digits says nothing."""
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """What 1 - PCC is predicted to be.
-
-    Attributes:
-        values: Of every seed.
-    """
-
-    values: tuple[float, ...]
-
-    @property
-    def middle(self) -> float:
-        """Return the geometric mean."""
-        return 10 ** statistics.fmean(self._logarithms)
-
-    @property
-    def spread(self) -> float:
-        """Return the standard deviation of log10, 0 of one seed."""
-        return statistics.stdev(self._logarithms) if len(self.values) > 1 else 0.0
-
-    @property
-    def bound(self) -> float:
-        """Return what rounding may come to."""
-        return max(_FLOOR, max(self.values) * max(MARGIN, 10 ** (3 * self.spread)))
-
-    @property
-    def _logarithms(self) -> list[float]:
-        return [math.log10(max(value, _FLOOR)) for value in self.values]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from parity.cases.store import CheckpointStore
 from parity.kinds.base import Measured
 from parity.measure.digests import tensor_digests
 from parity.measure.machine import missing_memory
+from parity.measure.rounding import rounded, stored
+from parity.measure.thresholds import Threshold
 from parity.run.runner import Runner
 from refsim.base import scratch
 from refsim.base.options import Numerics
@@ -102,6 +104,12 @@ class TTNNRunner(Runner):
                     break  # the gate skips it, or by its turn there is enough
                 self._under_way[following.id, its_seed] = self.start(following, its_seed)
         return started
+
+    def thresholds(self, case: Case) -> tuple[Threshold, ...]:
+        """Return the kind's bounds; with numerics those of errors are what rounding comes to, if they are stored."""
+        usual = super().thresholds(case)
+        bounds = stored().get(case.id) if self._numerics != "off" else None
+        return usual if bounds is None else rounded(usual, bounds)
 
     def start(self, case: Case, seed: int, *, fault: str = "") -> Future[tuple[Outcome, float]]:
         """Start the ttnn program of a case as soon as a worker is idle; its answer and the seconds it took.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from refsim.base.errors import UserError
+from refsim.base.options import WEIGHTS_DTYPES
 from refsim.cli import options as opt
 from refsim.cli.answer import answer, check_out, say
 from refsim.files import output
@@ -179,6 +181,67 @@ def published(
     if out is not None:
         output.write(out / "published.md", report.published_text(table).encode())
     answer(table, report.published_text, as_json=as_json)
+
+
+@numerics.command()
+def bounds(
+    expr: Annotated[str | None, typer.Option("-k", metavar="EXPR", help="Parts of case ids with and, or, not.")] = None,
+    corpus: Annotated[bool, typer.Option("--corpus", help="Cases of the TTNN faults in place of the suite's.")] = False,
+    weights_dtype: Annotated[
+        list[str] | None, opt.precision(help="Matrices of linear layers; may be repeated. [default: bf16]")
+    ] = None,
+    numerics: Level = "fast",
+    as_json: opt.AsJson = False,
+) -> None:
+    """Predict what rounding comes to in TTNN cases, over seeds, and store it as their bounds with numerics on."""
+    from parity.cases.selection import compile_expression, select
+    from parity.rounding import bounds as bounding
+    from parity.rounding import hidden as hiding
+
+    if corpus:
+        matches = compile_expression(expr)
+        cases = [case for case in dict.fromkeys(f.case for f in hiding.eligible()) if matches(case.id)]
+    else:
+        cases = [case for case in select("smoke", expr, "ttnn-mock") if case.kind in bounding.KINDS]
+    if not cases:
+        raise UserError(f"no case that has an error to bound matches -k '{expr}'; leave it out, or say --corpus.")
+    wanted = [bounding.with_weights(case, dtype) for dtype in _dtypes(weights_dtype or ["bf16"]) for case in cases]
+    made = bounding.make(wanted, numerics=numerics, progress=_quietly(as_json))
+    answer(made, lambda each: f"bounds of {len(each.cases)} cases -> {each.file}", as_json=as_json)
+
+
+@numerics.command()
+def hidden(
+    count: Annotated[int, typer.Option(min=1, help="Faults to draw.")] = 40,
+    cases: Annotated[int, typer.Option(min=1, help="Cases to draw them from.")] = 6,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    numerics: Level = "fast",
+    weights_dtype: Annotated[
+        list[str] | None, opt.precision(help="Only these; may be repeated.", show_default="all three")
+    ] = None,
+    out: Out = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Count the mistakes of the TTNN fault corpus that hide behind rounding; exit code 1 if a clean case alarms."""
+    _make(out)
+    from parity.rounding import hidden as hiding
+    from parity.run.backends import check_environment
+
+    faults = hiding.draw(count, cases, seed)
+    check_environment([fault.case for fault in faults])
+    how = {"seed": seed, "numerics": numerics, "dtypes": _dtypes(weights_dtype or WEIGHTS_DTYPES)}
+    result = hiding.run(faults, **how, progress=_quietly(as_json))
+    if out is not None:
+        output.write(out / "hidden_faults.md", hiding.text(result).encode())
+    answer(result, hiding.text, as_json=as_json, passed=not result.false_alarms)
+
+
+def _dtypes(names: Iterable[str]) -> list[Any]:
+    """Return dtypes of weights; ``UserError`` for one that does not exist."""
+    for name in names:
+        if name not in WEIGHTS_DTYPES:
+            raise UserError(f"--weights-dtype '{name}' does not exist; choose of {', '.join(WEIGHTS_DTYPES)}.")
+    return list(dict.fromkeys(names))
 
 
 def _file_name(text: str) -> str:

@@ -263,7 +263,7 @@ def test_several_seeds_are_several_records():
 
 
 @pytest.mark.parametrize(
-    ("numerics", "says"), [("fast", "--numerics is for ttnn-mock; leave it out on cpu"), ("quick", "off, fast, exact")]
+    ("numerics", "says"), [("fast", "numerics is for ttnn-mock; leave it out on cpu"), ("quick", "off, fast, exact")]
 )
 def test_numerics_that_no_case_would_have_are_refused_before_any_runs(numerics, says):
     with pytest.raises(UserError, match=says):
