@@ -14,12 +14,13 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from refsim.numerics.formats import bits_of, from_bits, in_one_pass, round_ties_away, truncate
+from refsim.numerics.formats import bits_of, from_bits, round_ties_away, truncate
 
 _STEP = 16
 """Values of K in a dot."""
@@ -44,15 +45,28 @@ def matmul(in0: Tensor, in1: Tensor, phases: int, wide: bool, start: Tensor | No
     return total if start is None else total.add_(start)
 
 
-def sampled(in0: Tensor, in1: Tensor, emulated: Callable[[Tensor, Tensor], Tensor], phases: int) -> Tensor:
-    """Return float32 (M, N) with errors as large as a 16-bit destination's, which some rows are computed for.
+Errors: TypeAlias = tuple[np.float32, np.float32, np.float32, np.float32]
+"""Gain of a product, the size of a result past which the second noise holds, and both noises."""
+
+
+def sampled(
+    in0: Tensor, in1: Tensor, emulated: Callable[[Tensor, Tensor], Tensor], phases: int, out: Tensor | None = None
+) -> tuple[Tensor, Errors]:
+    """Return a product and how large a 16-bit destination's errors of it are, which some rows are computed for.
 
     Args:
-        in0, in1: (M, K) and (K, N).
+        in0, in1: bf16 values (M, K) and (K, N); in0 has no more bits than ``phases`` see, see :func:`seen`.
         emulated: gives the destination after a product.
         phases: how many run.
+        out: where the product may be put, float32 (M, N).
+
+    Returns:
+        float32 (M, N) without the errors, and what the pass ``noisy`` takes to add them.
     """
-    total = sum(product(b, a) for b, a in merged(in0, in1, phases))
+    pairs = [(in0, _cut(in1, 4 if phases == 1 else 9))] if phases in (1, 2) else merged(in0, in1, phases)
+    total = product(*pairs[0], exact=True, out=out)
+    for b, a in pairs[1:]:
+        total += product(b, a, exact=True)
     rows = torch.linspace(0, in0.shape[0] - 1, _ROWS).long()
     plain = total[rows]
     error = emulated(in0[rows], in1) - plain
@@ -64,7 +78,7 @@ def sampled(in0: Tensor, in1: Tensor, emulated: Callable[[Tensor, Tensor], Tenso
     spare = error.square() - packing.square() / 12
     far = plain.abs() > border
     small, large = (spare[part].mean().clamp(min=0).mul(3).sqrt().item() if part.any() else 0.0 for part in (~far, far))
-    return in_one_pass("noisy", total, *(np.float32(x) for x in (gain, border, small, large)))
+    return total, (np.float32(gain), np.float32(border), np.float32(small), np.float32(large))
 
 
 def _narrow(in0: Tensor, in1: Tensor, phases: int, start: Tensor | None) -> Tensor:
@@ -106,11 +120,23 @@ def in_panels(x: Tensor, columns: int) -> Tensor:
     return x.reshape(x.shape[0], -1, columns).permute(1, 0, 2).contiguous()
 
 
-def product(in0: Tensor, in1: Tensor) -> Tensor:
-    """Multiply in float32; operands that bf16 holds exactly by the CPU's bf16 products, which add in float32."""
-    exact = not any((bits_of(x) & 0xFFFF).any() for x in (in0, in1))
+def seen(in0: Tensor, phases: int) -> Tensor:
+    """Return what one or two phases see of bf16 values in SrcB, seven bits; more of them see all."""
+    return _cut(in0, 6) if phases < 3 else in0
+
+
+def product(in0: Tensor, in1: Tensor, *, exact: bool | None = None, out: Tensor | None = None) -> Tensor:
+    """Multiply in float32; operands that bf16 holds exactly by the CPU's bf16 products, which add in float32.
+
+    Args:
+        in0, in1: (M, K) and (K, N).
+        exact: whether bf16 holds them; None looks.
+        out: where the result may be put.
+    """
+    if exact is None:
+        exact = not any((bits_of(x) & 0xFFFF).any() for x in (in0, in1))
     with _products_in("bf16" if exact else "ieee"):
-        return in0 @ in1
+        return torch.matmul(in0, in1, out=out)
 
 
 @contextmanager

@@ -101,12 +101,22 @@ def _hashed(bits):
 
 
 @numba.njit(parallel=True, cache=True)
-def noisy(x, gain, border, small, large, out):
-    """Round ``x (1 + gain)`` and noise to 8 bits; noise is as large as ``large`` past ``border``, else as ``small``."""
-    for job in numba.prange((x.size + _CHUNK - 1) // _CHUNK):
-        for i in range(job * _CHUNK, min((job + 1) * _CHUNK, x.size)):
-            spread = large if abs(x[i]) > border else small
-            out[i] = _bf16(x[i] + gain * x[i] + spread * _hashed(bits_of_float(x[i])))
+def noisy(x, gain, border, small, large, out, largest):
+    """Round ``x (1 + gain)`` and noise to 8 bits; noise is as large as ``large`` past ``border``, else as ``small``.
+
+    Args:
+        x, out: (M, N), may be one array.
+        largest: what each row's results are compared with, (M,), and the largest of both afterwards.
+    """
+    rows, columns = x.shape
+    for row in numba.prange(rows):
+        for i in range(columns):
+            spread = large if abs(x[row, i]) > border else small
+            out[row, i] = _bf16(x[row, i] + gain * x[row, i] + spread * _hashed(bits_of_float(x[row, i])))
+        top = largest[row]
+        for i in range(columns):
+            top = max(top, out[row, i])
+        largest[row] = top
 
 
 @numba.njit(inline="always")
@@ -118,13 +128,14 @@ def _to_even(x):
 
 
 @numba.njit(parallel=True, cache=True)
-def powers(scores, largest, factor, limit, out, sums):
+def powers(scores, largest, factor, limit, mask, out, sums):
     """Fill in what streaming attention makes of scores: e^(scale (x - largest)), and sums of 32 columns apart.
 
     Args:
         scores, largest: bf16 values (M, N), the largest of each row (M,).
         factor, limit: of Schraudolph's exponential: what a difference is multiplied by, and where it is cut.
-        out: (M, N).
+        mask: bits of a power that go into ``out``, the others into the sums alone.
+        out: (M, N), may be ``scores``.
         sums: (M, 32), added in bf16, ties to even.
     """
     rows, columns = scores.shape
@@ -142,6 +153,8 @@ def powers(scores, largest, factor, limit, out, sums):
         for tile in range(32, columns, 32):
             for i in range(min(32, columns - tile)):
                 sums[row, i] = _to_even(sums[row, i] + out[row, tile + i])
+        for i in range(columns):
+            out[row, i] = float_of_bits(both(bits_of_float(out[row, i]), mask))
 
 
 @numba.njit(inline="always")

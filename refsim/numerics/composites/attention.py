@@ -157,6 +157,11 @@ class Visits:
         self._out_dtype = out_dtype
         self._scale = q.shape[-1] ** -0.5 if scale is None else scale
         self._heads = list(itertools.product(*map(range, q.shape[:2])))
+        self._scratch: dict[int, Tensor] = {}
+        if _is_sampled(q.shape[2], compute):
+            self._seen = cheap.seen(q, _phases(compute))
+        else:
+            self._seen = q
         self._running: dict[tuple[int, int], Running] = {}
         self._merged: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
@@ -168,9 +173,17 @@ class Visits:
             v = values[head]
             for start in range(0, k.shape[0], self._k_chunk):
                 chunk = slice(start, start + self._k_chunk)
-                running = _chunk(running, self._q[head], k[chunk], v[chunk], self._scale, self._compute)
+                running = self._after_chunk(running, self._seen[head], k[chunk], v[chunk])
             if running is not None:
                 self._running[head] = running
+
+    def _after_chunk(self, running: Running | None, q: Tensor, keys: Tensor, values: Tensor) -> Running:
+        if not _is_sampled(q.shape[0], self._compute):
+            return _chunk(running, q, keys, values, self._scale, self._compute)
+        columns = keys.shape[0]
+        if columns not in self._scratch:
+            self._scratch[columns] = torch.empty(q.shape[0], columns)
+        return _sampled_chunk(running, q, keys, values, self._scale, self._compute, self._scratch[columns])
 
     def end_step(self) -> None:
         """End a step of a ring: the legacy kernel divides, and merges with the steps before."""
@@ -204,42 +217,59 @@ class Visits:
         return running.sums.sum(-1, keepdim=True).log() + running.largest * self._scale
 
 
+def _phases(compute: Compute) -> int:
+    return FIDELITIES.index(compute.fidelity) + 1
+
+
+def _is_sampled(rows: int, compute: Compute) -> bool:
+    """Whether products of many rows have the errors of some of them: of level ``fast``, a 16-bit destination."""
+    return compute.level == "fast" and not compute.fp32_dest_acc_en and rows >= MANY_ROWS and passes() is not None
+
+
 def _chunk(before: Running | None, q: Tensor, keys: Tensor, values: Tensor, scale: float, compute: Compute) -> Running:
     """Return the running values after one chunk."""
-    scores = compute.store(_product(q, keys.mT, compute))
+    scores = compute.store(compute.matmul(q, keys.mT))
     largest = _packed(truncate(scores, 10).amax(dim=-1, keepdim=True))
     if before is not None:
         largest = torch.maximum(before.largest, largest)
-    powers, sums = _powers_and_sums(scores, largest, scale, compute)
-    now = Running(largest, sums, _packed(_product(powers, values, compute)))
-    if before is not None:
-        factor = _packed(_correction(compute.sub(before.largest, largest), scale, compute))
-        now.output = _added(now.output, compute.mul(before.output, factor), "bfloat16", compute)
-        corrected = compute.mul(before.sums, factor)
-        if compute.fp32_dest_acc_en:
-            now.sums = compute.store(compute.add(now.sums, compute.store(corrected)))
-        else:
-            now.sums = _added(now.sums, corrected, compute.l1_dtype, compute)
-    return now
+    powers = compute.store(_powers(compute.sub(scores, largest), scale, compute))
+    now = Running(largest, _column_sums(powers, compute), _packed(compute.matmul(powers, values)))
+    return now if before is None else _with_before(now, before, scale, compute)
 
 
-def _product(in0: Tensor, in1: Tensor, compute: Compute) -> Tensor:
-    """Multiply; of level ``fast`` a 16-bit destination of many rows has the errors of some of them, at random."""
-    if compute.level == "fast" and not compute.fp32_dest_acc_en and in0.shape[0] >= MANY_ROWS and passes() is not None:
-        return cheap.sampled(in0, in1, compute.matmul, FIDELITIES.index(compute.fidelity) + 1)
-    return compute.matmul(in0, in1)
+def _sampled_chunk(
+    before: Running | None, q: Tensor, keys: Tensor, values: Tensor, scale: float, compute: Compute, scratch: Tensor
+) -> Running:
+    """Do as :func:`_chunk`, each pass in place: products have the errors of some of their rows, at random.
 
-
-def _powers_and_sums(scores: Tensor, largest: Tensor, scale: float, compute: Compute) -> tuple[Tensor, Tensor]:
-    """Return P (M, N) and the sums of its columns (M, 32), packed."""
-    if compute.level == "exact" or compute.fp32_dest_acc_en or passes() is None:
-        powers = compute.store(_powers(compute.sub(scores, largest), scale, compute))
-        return powers, _column_sums(powers, compute)
-    powers = torch.empty_like(scores)
+    Args:
+        q: what the phases see of it.
+        scratch: float32 (M, N) for scores and powers.
+    """
+    phases = _phases(compute)
+    scores, errors = cheap.sampled(q, keys.mT, compute.matmul, phases, scratch)
+    largest = torch.full((q.shape[0], 1), -torch.inf) if before is None else before.largest.clone()
+    passes().noisy(scores.numpy(), *errors, scores.numpy(), largest[:, 0].numpy())
     sums = torch.empty(scores.shape[0], 32)
     factor, limit = (np.float32(x) for x in schraudolph(scale))
-    passes().powers(scores.numpy(), largest[:, 0].numpy(), factor, limit, powers.numpy(), sums.numpy())
-    return powers, sums
+    mask = np.int32(-0x20000 if phases < 3 else -0x10000)
+    passes().powers(scores.numpy(), largest[:, 0].numpy(), factor, limit, mask, scores.numpy(), sums.numpy())
+    output, errors = cheap.sampled(scores, values, compute.matmul, phases)
+    passes().noisy(output.numpy(), *errors, output.numpy(), torch.full((q.shape[0],), -torch.inf).numpy())
+    now = Running(largest, sums, output)
+    return now if before is None else _with_before(now, before, scale, compute)
+
+
+def _with_before(now: Running, before: Running, scale: float, compute: Compute) -> Running:
+    """Add what was running before a chunk, corrected to the chunk's maximum."""
+    factor = _packed(_correction(compute.sub(before.largest, now.largest), scale, compute))
+    now.output = _added(now.output, compute.mul(before.output, factor), "bfloat16", compute)
+    corrected = compute.mul(before.sums, factor)
+    if compute.fp32_dest_acc_en:
+        now.sums = compute.store(compute.add(now.sums, compute.store(corrected)))
+    else:
+        now.sums = _added(now.sums, corrected, compute.l1_dtype, compute)
+    return now
 
 
 def _powers(differences: Tensor, scale: float, compute: Compute) -> Tensor:
