@@ -85,7 +85,8 @@ class Bound:
         """Return the bound that follows from the values of all seeds."""
         square = "one_minus" in metric
         distribution = Distribution(tuple(values), MARGIN if square else math.sqrt(MARGIN))
-        low, high = min(distribution.values), max(distribution.values)
+        low = min(distribution.values)
+        high = max(distribution.values)
         count = len(distribution.values)
         why = "three spreads" if distribution.margin > distribution.least else "the least margin"
         reason = f"{low:.2g} to {high:.2g} predicted by numerics {numerics} over {count} seeds, times {why}"

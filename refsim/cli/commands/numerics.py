@@ -195,8 +195,8 @@ def bounds(
 ) -> None:
     """Predict what rounding comes to in TTNN cases, over seeds, and store it as their bounds with numerics on."""
     from parity.cases.selection import compile_expression, select
+    from parity.faults import hidden as hiding
     from parity.rounding import bounds as bounding
-    from parity.rounding import hidden as hiding
 
     if corpus:
         matches = compile_expression(expr)
@@ -224,7 +224,7 @@ def hidden(
 ) -> None:
     """Count the mistakes of the TTNN fault corpus that hide behind rounding; exit code 1 if a clean case alarms."""
     _make(out)
-    from parity.rounding import hidden as hiding
+    from parity.faults import hidden as hiding
     from parity.run.backends import check_environment
 
     faults = hiding.draw(count, cases, seed)

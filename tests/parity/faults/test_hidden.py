@@ -7,11 +7,12 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from parity.faults import hidden
+from parity.faults.hidden import Hidden, Judged
 from parity.kinds import thresholds_for
 from parity.measure import rounding
 from parity.measure.rounding import Bound, is_error, rounded
-from parity.rounding import bounds, hidden
-from parity.rounding.hidden import Hidden, Judged
+from parity.rounding import bounds
 from parity.run.ttnn import TTNNRunner
 from refsim.base.errors import UserError
 from refsim.cli.app import app
