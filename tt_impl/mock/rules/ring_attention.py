@@ -1,5 +1,7 @@
 """Attention whose tokens are cut over a ring of devices.
 
+K and V are gathered as they are stored, and one device's at a time are widened, with the joint stream behind them.
+
 Legend: B batch, H heads, N tokens of this device, M tokens of the whole ring, L joint tokens, E head size, P devices.
 """
 
@@ -9,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+import ttnn
 from torch import Tensor
 
 from tt_impl.mock.rules.attention import attend, only_rear
@@ -53,7 +56,7 @@ def ring_joint_scaled_dot_product_attention(
         raise call.unsupported("dim other than 2, cross attention, logical_n as a tensor")
     if logical_n > len(input_tensor_k.groups(cluster_axis)[0]) * input_tensor_k.shape[2]:
         raise call.unsupported(f"logical_n {logical_n}, which is more than the tokens of the ring")
-    k_all, v_all = (gathered(x, 2, cluster_axis) for x in (input_tensor_k, input_tensor_v))
+    k_all, v_all = (gathered(x, 2, cluster_axis, as_stored=True) for x in (input_tensor_k, input_tensor_v))
     call.written("persistent_output_buffer_k", k_all)
     call.written("persistent_output_buffer_v", v_all)
     has_joint = joint_tensor_q is not None
@@ -65,20 +68,29 @@ def ring_joint_scaled_dot_product_attention(
     if has_joint and logical_l:
         if logical_l <= joint_tensor_k.shape[2]:  # ttnn takes it for replicated then, whatever was meant
             raise call.unsupported(f"logical_l {logical_l} of a joint stream of which one device has as many rows")
-        joint_tensor_k, joint_tensor_v = (gathered(x, 2, cluster_axis) for x in (joint_tensor_k, joint_tensor_v))
+        joint_tensor_k, joint_tensor_v = (
+            gathered(x, 2, cluster_axis, as_stored=True) for x in (joint_tensor_k, joint_tensor_v)
+        )
         call.written("persistent_output_buffer_joint_k", joint_tensor_k)
         call.written("persistent_output_buffer_joint_v", joint_tensor_v)
 
     def visible(spatial: Tensor, joint: Tensor | None) -> Tensor:
-        rows = spatial[:, :, :logical_n]
-        return rows if joint is None else torch.cat([rows, joint[:, :, : logical_l or None]], 2)
+        rows = spatial[:, :, :logical_n].float()
+        return rows if joint is None else torch.cat([rows, joint[:, :, : logical_l or None].float()], 2)
+
+    def of_device(q: Tensor, k: Tensor, v: Tensor, joint_k: Tensor, joint_v: Tensor, *rank: int) -> Tensor:
+        return _narrow(call, attention(q, visible(k, joint_k), visible(v, joint_v), *rank))
 
     attention, *ranks = _attention(attend_by_steps, input_tensor_k, cluster_axis, logical_n, scale)
-    k_seen = call.each(visible, k_all, joint_tensor_k)
-    v_seen = call.each(visible, v_all, joint_tensor_v)
-    out = call.each(attention, input_tensor_q, k_seen, v_seen, *ranks)
+    seen = k_all, v_all, joint_tensor_k, joint_tensor_v, *ranks
+    out = call.each(of_device, input_tensor_q, *seen)
     rear, scratch = _left_over(call, len(out))
-    return out, call.each(attention, joint_tensor_q, k_seen, v_seen, *ranks) if has_joint else rear, scratch
+    return out, call.each(of_device, joint_tensor_q, *seen) if has_joint else rear, scratch
+
+
+def _narrow(call: Call, out: Tensor) -> Tensor:
+    """Round a device's answer at once where it is stored as bfloat16: answers of all devices are long sequences."""
+    return out.bfloat16() if call.outputs[0].dtype == ttnn.bfloat16 else out
 
 
 def _attention(
@@ -119,7 +131,7 @@ def _causal(
         def hidden(rows: Tensor, seen: Tensor) -> Tensor:
             return (columns[seen] > places[rank][rows]) | (columns[seen] >= tokens)
 
-        return attend(q, k, v, scale=scale, hidden=hidden)
+        return _narrow(call, attend(q, k.float(), v.float(), scale=scale, hidden=hidden))
 
     return call.each(attention, q, *kv, ranks)
 
