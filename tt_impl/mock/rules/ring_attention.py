@@ -74,18 +74,22 @@ def ring_joint_scaled_dot_product_attention(
         call.written("persistent_output_buffer_joint_k", joint_tensor_k)
         call.written("persistent_output_buffer_joint_v", joint_tensor_v)
 
-    def visible(spatial: Tensor, joint: Tensor | None) -> Tensor:
-        rows = spatial[:, :, :logical_n].float()
-        return rows if joint is None else torch.cat([rows, joint[:, :, : logical_l or None].float()], 2)
+    attention, *ranks = _attention(attend_by_steps, input_tensor_k, cluster_axis, logical_n, scale)
 
     def of_device(q: Tensor, k: Tensor, v: Tensor, joint_k: Tensor, joint_v: Tensor, *rank: int) -> Tensor:
-        return _narrow(call, attention(q, visible(k, joint_k), visible(v, joint_v), *rank))
+        seen = (_visible(*streams, logical_n, logical_l) for streams in ((k, joint_k), (v, joint_v)))
+        return _narrow(call, attention(q, *seen, *rank))
 
-    attention, *ranks = _attention(attend_by_steps, input_tensor_k, cluster_axis, logical_n, scale)
     seen = k_all, v_all, joint_tensor_k, joint_tensor_v, *ranks
     out = call.each(of_device, input_tensor_q, *seen)
     rear, scratch = _left_over(call, len(out))
     return out, call.each(of_device, joint_tensor_q, *seen) if has_joint else rear, scratch
+
+
+def _visible(spatial: Tensor, joint: Tensor | None, tokens: int, joint_tokens: int) -> Tensor:
+    """Return the rows that a device attends to, in float32: the tokens of the ring, then the joint ones (0: all)."""
+    rows = spatial[:, :, :tokens].float()
+    return rows if joint is None else torch.cat([rows, joint[:, :, : joint_tokens or None].float()], 2)
 
 
 def _narrow(call: Call, out: Tensor) -> Tensor:
