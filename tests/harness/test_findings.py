@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not HAS_TTNN, reason=REASON)
 PROGRAMS = {name: module for module in (mistakes, branches, padding, replays, cached) for name in module.EXPECTED}
 NOTES = (
     *("buffer_filled_on_the_way", "mask_of_a_slice", "parts_of_a_sum_composed"),
-    *("latents_that_grow", "cache_under_trace"),
+    *("latents_that_grow", "cache_under_trace", "ring_by_default"),
 )
 """Programs whose finding is a note although its kind is one of errors."""
 LINKS = {frozenset(pair): 2 for pair in ((0, 1), (1, 2), (2, 3))}

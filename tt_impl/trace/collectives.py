@@ -55,6 +55,7 @@ _SENT = _names("input_tensor sender_coord")
 _GATHERED = _names("input_tensor persistent_output_buffer dim")
 _CONCAT = _names("input_tensor buffer_tensor dim cluster_axis mesh_device multi_device_global_semaphore")
 _RMS = _names("input_tensor program_config cluster_axis mesh_device global_semaphore")
+_STATISTICS = _names("input_tensor cluster_axis mesh_device multi_device_global_semaphore")
 _SEMAPHORES = _names("neighbor_semaphore barrier_semaphore")
 _RESHARDED = _names(
     "input_tensor dim output_dim_offset output_dim_shape cluster_axis final_semaphore barrier_semaphore"
@@ -93,8 +94,8 @@ TABLE = {
         "all_to_all_dispatch_metadata": Collective("all_to_all_dispatch"),
         "deepseek_moe_reduce_scatter": Collective(_REDUCE),
         "dit_fused_distributed_groupnorm": Collective(_GATHER, part=True),
-        "dit_fused_distributed_layernorm": Collective(_GATHER, part=True, ring=True),
-        "dit_fused_distributed_rmsnorm": Collective(_GATHER, part=True, ring=True),
+        "dit_fused_distributed_layernorm": Collective(_GATHER, _STATISTICS, part=True, ring=True),
+        "dit_fused_distributed_rmsnorm": Collective(_GATHER, _STATISTICS, part=True, ring=True),
         "llama_all_gather_matmul_async": Collective(_GATHER, part=True),
         "llama_reduce_scatter": Collective(_REDUCE, _PACKETS),
         "llama_rs_create_heads": Collective(_REDUCE, part=True),
@@ -189,13 +190,29 @@ def compared(call: Invocation) -> list[Entry]:
 
 
 def crossings(name: str, named: dict[str, Any], inputs: list[ttnn.Tensor]) -> list[Entry]:
-    """Return :func:`collectives` with ``topology`` and ``links``: None where the program leaves them to ttnn."""
+    """Return :func:`collectives` with ``topology`` and ``links``: None where the program leaves them to ttnn.
+
+    ``runs_as`` is the topology that ttnn takes then: it demotes rings over devices that do not close one.
+    """
     entries = collectives(name, named, inputs)
     links = links_of(named)
     topology = topology_of(named)
+    asked = topology or ("Ring" if name in RING_BY_DEFAULT else None)
     for i, entry in enumerate(entries):
         entry |= {"topology": topology, "links": links[i] if isinstance(links, list | tuple) else links}
+        entry["runs_as"] = _demoted(asked, inputs[0], entry["axis"]) if asked == "Ring" else asked
     return entries
+
+
+def _demoted(topology: str, tensor: ttnn.Tensor, axis: Any) -> str:
+    """Return what ttnn makes of a topology for a tensor; the topology itself where ttnn cannot be asked."""
+    usable = getattr(ttnn, "get_usable_topology", None)
+    if usable is None:
+        return topology
+    try:
+        return usable(tensor, getattr(ttnn.Topology, topology), axis).name
+    except (RuntimeError, TypeError):  # no fabric, or no mesh
+        return topology
 
 
 def links_of(named: dict[str, Any]) -> Any:

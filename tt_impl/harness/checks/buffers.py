@@ -56,6 +56,8 @@ def _needed(event: Event, crossing: dict[str, Any], use: TensorUse, size: int) -
     part = event.inputs[0]
     kind = crossing["collective"]
     argument = use.argument.partition("[")[0]
+    if event.op.startswith("ttnn.experimental.dit_fused_distributed"):
+        return 0, ""  # statistics travel, not the input
     if kind == "all_gather" and argument.startswith("persistent_output"):
         if use.dtype == part.dtype and prod(use.shape) >= prod(part.shape) * size:
             return 0, ""  # the whole has less padding than its parts together where these do not fill their tiles
@@ -63,7 +65,7 @@ def _needed(event: Event, crossing: dict[str, Any], use: TensorUse, size: int) -
     if kind == "reduce_scatter" and argument == "persistent_output_buffers" and "within" not in crossing:
         if not use.argument.endswith("[0]"):
             return part.bytes // size, "of sums"
-        if crossing["topology"] == "Linear" or size == 2:
+        if crossing.get("runs_as") == "Linear" or size == 2:
             return part.bytes * 2, "of sums on their way, in both directions"
         return part.bytes, "of sums on their way"
     return 0, ""

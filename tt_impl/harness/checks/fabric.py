@@ -1,7 +1,7 @@
 """Checks of collectives against the wires of the cluster: rings that are none, too many links, devices far apart.
 
-ttnn takes a ring as asked for wherever a tensor spans an axis of more than two devices, whether or not the last device
-is wired to the first.
+A ring over devices that close none is demoted to a line by ttnn 0.81 (``get_usable_topology``); ttnn before it, and
+operations that do not ask it, take the ring as asked for and hang, or are refused for want of a route.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tt_impl.harness.checks import NOTE
+from tt_impl.harness.checks import ERROR, NOTE
 from tt_impl.harness.checks.finding import Finding
 from tt_impl.harness.checks.reads import crossings
 from tt_impl.mock.log.events import Event, EventLog
@@ -85,8 +85,9 @@ def _crossing(event: Event, crossing: dict[str, Any], links: Links) -> Iterator[
     if topology == "Ring" and len(members[0]) > _FALLS_BACK and open_ends:
         last, first = open_ends[0]
         default = "" if crossing["topology"] else ", the default of this operation,"
+        demoted = ", as this ttnn does by itself" if crossing.get("runs_as") == "Linear" else ""
         yield Finding.of(
             "ring-without-link", event,
             f"{event.op} {along} is a ring by topology=Ring{default} but device {last} has no link back to device "
-            f"{first}: pass topology=ttnn.Topology.Linear.",
+            f"{first}: pass topology=ttnn.Topology.Linear{demoted}.", NOTE if default and demoted else ERROR,
         )  # fmt: skip

@@ -9,7 +9,16 @@ from tt_impl.mock.log.events import Event, EventLog, TensorUse
 from tt_impl.mock.rules.registry import NEUTRAL
 
 FREES = frozenset(f"ttnn.{name}" for name in ("deallocate", "Tensor.deallocate"))
-ALLOCATES = frozenset(f"ttnn.{name}" for name in ("empty", "empty_like", "allocate_tensor_on_device"))
+_STATISTICS = "experimental.dit_fused_distributed_{}_create_stats_buffer"
+ALLOCATES = frozenset(
+    f"ttnn.{name}"
+    for name in (
+        "empty",
+        "empty_like",
+        "allocate_tensor_on_device",
+        *(_STATISTICS.format(norm) for norm in ("groupnorm", "layernorm", "rmsnorm")),
+    )
+)
 """Operations that take memory without writing it."""
 HOST = frozenset(
     f"ttnn.{name}"
