@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, across
+from tt_impl.mock.storage.constants import joined
 from tt_impl.mock.storage.values import Shards
 from tt_impl.mock.storage.views import shared
 from tt_impl.trace.collectives import arguments
@@ -26,7 +27,7 @@ def gathered(x: Shards, dim: int, cluster_axis: int | None, *, as_stored: bool =
     ``as_stored``: bfloat16 stays bfloat16, for operations that do nothing else with it.
     """
     parts = stored(x) if as_stored else list(x)
-    return exchanged(parts, x.groups(cluster_axis), lambda parts: [torch.cat(parts, dim)] * len(parts))
+    return exchanged(parts, x.groups(cluster_axis), lambda parts: [joined(parts, dim)] * len(parts))
 
 
 Total = Callable[[list[Tensor], int | None], Tensor]

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, per_device, table
+from tt_impl.mock.storage.constants import joined
 from tt_impl.mock.storage.not_finite import UNWRITTEN
 
 
@@ -69,7 +70,7 @@ def slice_write(input_tensor: Tensor, output_tensor: Tensor, start: Any, end: An
 def concat(tensors: Sequence[Tensor], dim: int = 0, *, groups: int = 1) -> Tensor:
     """Join; with ``groups``, the first groups of all tensors come before the second groups."""
     if groups == 1:
-        return torch.cat(list(tensors), dim)
+        return joined(tensors, dim)
     parts = [x.chunk(groups, dim) for x in tensors]
     return torch.cat([x[group] for group in range(groups) for x in parts], dim)
 

@@ -6,7 +6,7 @@ element is never written to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -27,3 +27,14 @@ def elementwise(function: Callable[[torch.Tensor], torch.Tensor], value: torch.T
     """Return ``function``, which changes no shape, of ``value``: of one element if it holds one number."""
     one = single(value)
     return function(value) if one is None else function(one).expand(value.shape)
+
+
+def joined(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    """Concatenate along ``dim``; parts that are expansions of one element are one expansion."""
+    elements = [single(part) for part in parts]
+    first = elements[0]
+    if first is None or any(one is None or one.data_ptr() != first.data_ptr() for one in elements):
+        return torch.cat(list(parts), dim)
+    shape = list(parts[0].shape)
+    shape[dim] = sum(part.shape[dim] for part in parts)
+    return first.expand(shape)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from tt_impl.mock.storage.constants import single
+
 NAN = "NaN"
 INFINITY = "infinity"
 
@@ -27,6 +29,8 @@ def not_finite(values: Iterable[Sequence[torch.Tensor]]) -> set[str]:
     """
     kinds: set[str] = set()
     for tensor in {id(part): part for parts in values for part in parts}.values():
+        one = single(tensor)
+        tensor = tensor if one is None else one
         # One pass over memory for nearly all: only what is not finite, or overflows, has a sum that is not.
         if tensor.is_floating_point() and not math.isfinite(tensor.sum()):
             made = tensor.isnan()
