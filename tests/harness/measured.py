@@ -180,17 +180,16 @@ def main(folder: Path) -> None:
                     for kind in ("DRAM", "L1")
                 },
             }
-            (folder / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
             KEPT.clear()
             gc.collect()
             if program is leaking_loop:
                 with watched(report=True, values=False) as session:
                     program(ttnn, mesh.device, session)
                 read = ttnn.to_torch(ttnn.get_device_tensors(KEPT[0])[0])
-                off = {"memory": peaks.summary(session.meter), "read": read.abs().sum().item()}
-                (folder / "values_off.json").write_text(json.dumps(off), encoding="utf-8")
+                found["values_off"] = {"memory": peaks.summary(session.meter), "read": read.abs().sum().item()}
                 KEPT.clear()
                 gc.collect()
+            (folder / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
         index.index(folder / "reports")
         sys.stdout.flush()
         os._exit(0)  # a mesh that was cut does not close well

@@ -74,3 +74,40 @@ def test_what_a_line_no_longer_uses() -> None:
     replaced, idle, current = (Holder(0, 1, "op", "line", event, used) for event, used in ((1, 2), (4, 4), (7, 9)))
     again = Holder(0, 1, "op", "line", 5, 9)
     assert unused([replaced, idle, again, current]) == ([replaced], [idle])
+
+
+def test_lines_that_pile_up_are_named_in_the_report(measured: dict[str, Any]) -> None:
+    memory = measured["too_many_buffers"]["memory"]
+    (line,) = memory["growing"]
+    assert (line["op"], line["memory"], line["count"]) == ("ttnn.zeros", "DRAM", 9)
+    assert not measured["clean_loop"]["memory"]["growing"] and not measured["leaking_loop"]["memory"]["growing"]
+
+
+def test_a_trace_region_that_is_too_small() -> None:
+    """Ten programs and a view, of which two traces live at once; a region of twice as much is enough."""
+    from types import SimpleNamespace
+
+    from tt_impl.harness.checks.trace_region import PROGRAM_BYTES, living, trace_region
+    from tt_impl.mock.log.events import Event, TensorUse
+
+    def use(buffer: int) -> TensorUse:
+        return TensorUse(
+            "0", buffer, 32 * buffer, (32, 32), "BFLOAT16", "TILE", "DRAM", None, 2048, (0,), bank_bytes=2048
+        )
+
+    def capture(first: int, number: int, region: int) -> list[Event]:
+        begin = Event(first, "ttnn.begin_trace_capture", f"x.py:{number}", [])
+        begin.options = {"result": number, "trace_region_bytes": region}
+        steps = [Event(first + 1 + i, "ttnn.add", "x.py:9", [use(i)], [use(i + 1)]) for i in range(10)]
+        view = Event(first + 11, "ttnn.reshape", "x.py:9", [use(1)], [use(1)])
+        return [begin, *steps, view, Event(first + 12, "ttnn.end_trace_capture", "x.py:9", [])]
+
+    def log(region: int) -> SimpleNamespace:
+        return SimpleNamespace(events=[*capture(0, 1, region), *capture(13, 2, region)])
+
+    assert [trace.programs for trace in living(log(0))] == [10, 10]
+    assert not list(trace_region(log(20 * PROGRAM_BYTES)))
+    (note,) = trace_region(log(15 * PROGRAM_BYTES))
+    assert note.severity == "note" and note.where == "x.py:2"
+    first, second = trace_region(log(4 * PROGRAM_BYTES))
+    assert first.severity == second.severity == "error" and "trace_region_size=" in first.sentence

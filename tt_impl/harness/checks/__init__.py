@@ -24,6 +24,7 @@ KINDS = {
     "cached-program": "a cached program is run that was built for other arguments: ttnn's key lacks one",
     "trace-overwrites-input": "a trace writes what its next replay reads (a note: caches, and results that grow)",
     "lost-under-trace": "a trace writes memory that was given to others, or reads memory that was given back",
+    "trace-region": "the trace region is too small for the programs of the traces that live (a note: it may be)",
     "refused": "ttnn, or the mock in its place, refuses a call, and the program goes on",
 }
 """Every kind of finding, and what it means."""

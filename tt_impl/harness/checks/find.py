@@ -20,6 +20,7 @@ from tt_impl.harness.checks.statistics import local_statistics
 from tt_impl.harness.checks.submeshes import submeshes_differ, uneven_replicas
 from tt_impl.harness.checks.sums import partial_sums
 from tt_impl.harness.checks.tile_padding import tile_padding
+from tt_impl.harness.checks.trace_region import trace_region
 from tt_impl.harness.checks.traces import traces
 from tt_impl.mock.log.events import EventLog
 
@@ -28,7 +29,7 @@ __all__ = ["ERROR", "NOTE", "Finding", "find"]
 _CHECKS = (
     *(twice, in_flight, same_buffer, too_small, never_written, freed, stale),
     *(uneven_replicas, partial_sums, local_statistics, unused, submeshes_differ, not_finite, refused),
-    *(tile_padding, traces, cached, kernel_resources),
+    *(tile_padding, traces, trace_region, cached, kernel_resources),
 )
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 TOP = 8
 """Owners that are named."""
+BINARY_BYTES = 20 * 1024
+BINARY_SOURCE = "an estimate: five kernels of 4 KiB a program; tt_dit measured 17 to 57 MB a device for whole models"
 _MIB = 2**20
 _KIB = 2**10
 _SMALL = 1000
@@ -28,11 +30,12 @@ def as_json(record: Exhausted, top: int = TOP) -> dict[str, Any]:
     """Return everything as JSON values; bytes are those of one bank where a name ends in ``per_bank``.
 
     ``sentence`` says all in one; ``op``, ``where``, ``event``: the call; ``memory``: the kind that was too little;
-    ``mesh``: its shape; ``asked_bytes``, ``asked_per_bank``; ``advice``: sentences on what to free; ``memories``: by
-    kind ``banks``, ``bank_bytes``, ``allocated_per_bank``, ``free_per_bank``, ``largest_free_per_bank`` and
-    ``owners`` by line, the ``top`` largest: ``op``, ``where``, ``count``, ``bytes_per_bank``, ``shapes``, ``dtype``,
-    ``left`` (tensors that were used, but not since the line made its next one) and ``never`` (that nothing has used),
-    each with ``count`` and ``bytes_per_bank``.
+    ``mesh``: its shape; ``asked_bytes``, ``asked_per_bank``; ``advice``: sentences on what to free; ``traces``: what
+    each living one holds; ``kernel_binaries``: see :func:`kernel_binaries`; ``memories``: by kind ``banks``,
+    ``bank_bytes``, ``allocated_per_bank``, ``free_per_bank``, ``largest_free_per_bank`` and ``owners`` by line, the
+    ``top`` largest: ``op``, ``where``, ``count``, ``bytes_per_bank``, ``shapes``, ``dtype``, ``left`` (tensors that
+    were used, but not since the line made its next one) and ``never`` (that nothing has used), each with ``count`` and
+    ``bytes_per_bank``.
     """
     return {
         "sentence": sentence(record),
@@ -44,8 +47,15 @@ def as_json(record: Exhausted, top: int = TOP) -> dict[str, Any]:
         "asked_bytes": record.asked,
         "asked_per_bank": record.asked_per_bank,
         "advice": advice(record),
+        "traces": record.traces,
+        "kernel_binaries": kernel_binaries(record.programs),
         "memories": {name: _memory(state, top) for name, state in record.states.items()},
     }
+
+
+def kernel_binaries(programs: int) -> dict[str, Any]:
+    """Return what the kernels of ``programs`` take of DRAM, which a mock, whose kernels are empty, does not count."""
+    return {"programs": programs, "bytes": programs * BINARY_BYTES, "source": BINARY_SOURCE}
 
 
 def _memory(state: MemoryState, top: int) -> dict[str, Any]:
@@ -204,7 +214,15 @@ def lines(memory: dict[str, Any]) -> list[str]:
             f"{_size(state['largest_free_per_bank'], name)}; owners by line:"
         )
         text += [f"    {_owner_line(owner, name)}" for owner in seen]
-    return [*text, *(f"  what to free: {advice}" for advice in memory["advice"])]
+    text += [f"  what to free: {advice}" for advice in memory["advice"]]
+    text += [f"  {trace}" for trace in memory["traces"]]
+    binaries = memory["kernel_binaries"]
+    if binaries["programs"]:
+        text.append(
+            f"  not in these figures: kernel binaries of {binaries['programs']} programs, about "
+            f"{_size(binaries['bytes'], 'DRAM')} of DRAM on each device ({binaries['source']})."
+        )
+    return text
 
 
 def _owner_line(owner: dict[str, Any], memory: str) -> str:

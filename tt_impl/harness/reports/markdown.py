@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from refsim.files.tables import as_markdown
+from tt_impl.harness.reports import exhausted
 from tt_impl.harness.watch import rounding
 
 _SLOWEST = 15
@@ -20,6 +21,8 @@ def program(report: dict[str, Any]) -> str:
         head = f"{head} {rounded}."
     if not report.get("values", True):
         head = f"{head} Values off: nothing about values was shown."
+    if ended := report["memory"].get("ended"):
+        head = "\n".join([f"**{ended['sentence']}**", "", "```text", *exhausted.lines(ended)[1:], "```", "", head])
     parts = _findings(report) + _time(report) + _memory(report) + _collectives(report)
     return "\n".join([f"# {report['name']}", "", head, "", *parts]) + "\n"
 
@@ -75,14 +78,23 @@ def _memory(report: dict[str, Any]) -> list[str]:
                 f"fullest core, in `{most['op']}` at {most['where']}.",
                 "",
             ]
-        rows = [
-            (f"`{o['op']}`", o["where"], o["shape"], o["dtype"], o["count"], _kib(o["bytes_per_bank"]))
-            for o in mesh.get("DRAM", {"peak": {"live": []}})["peak"]["live"]
-        ]
-        lines += ["Live at the peak of DRAM:", ""]
-        lines += [as_markdown(rows, ("op", "line", "shape", "dtype", "n", "KiB a bank")), ""]
+        for kind in ("DRAM", "L1"):
+            rows = [
+                (f"`{o['op']}`", o["where"], o["shape"], o["dtype"], o["count"], _kib(o["bytes_per_bank"]))
+                for o in mesh.get(kind, {"peak": {"live": []}})["peak"]["live"]
+            ]
+            if rows or kind == "DRAM":
+                lines += [f"Live at the peak of {kind}:", ""]
+                lines += [as_markdown(rows, ("op", "line", "shape", "dtype", "n", "KiB a bank")), ""]
     if count := report["memory"]["unknown_layouts"]:
         lines += [f"Of {count} programs ttnn would not tell the circular buffers.", ""]
+    lines += [f"At the end {trace}\n" for trace in report["memory"].get("traces", [])]
+    if (binaries := report["memory"].get("kernel_binaries", {"programs": 0}))["programs"]:
+        lines += [
+            f"Not in these figures: kernel binaries of {binaries['programs']} programs, about "
+            f"{binaries['bytes'] / _MIB:.1f} MiB of DRAM on each device ({binaries['source']}).",
+            "",
+        ]
     return lines
 
 

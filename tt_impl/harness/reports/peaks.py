@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+from tt_impl.harness.reports import exhausted
+from tt_impl.harness.watch.exhausted import Holder
 from tt_impl.harness.watch.meter import Allocation, Level, Meter, Place, follow
 
 TOP = 8
@@ -56,12 +58,14 @@ def summary(meter: Meter, top: int = TOP) -> dict[str, Any]:
     ``where``, ``live``: the ``top`` largest owners), ``end_bytes_per_bank``, ``fragmentation`` (of the call after
     which the largest free block was the smallest part of what was free). L1 has ``with_programs`` too: the highest
     sum of tensors and circular buffers on the fullest core.
-    ``leaks``: see :class:`Leak`. ``unknown_layouts``: programs whose circular buffers ttnn would not tell.
+    ``leaks``: see :class:`Leak`; ``growing``: see :func:`growing`.
+    ``unknown_layouts``: programs whose circular buffers ttnn would not tell.
     """
     meter.finish()
     return {
         "meshes": [_mesh(meter, mesh, about, top) for mesh, about in meter.meshes.items()],
-        "leaks": [_as_json(leak) for leak in leaks(meter)],
+        "leaks": (leaking := [_as_json(leak) for leak in leaks(meter)]),
+        "growing": growing(meter, {(leak["op"], leak["where"]) for leak in leaking}),
         "unknown_layouts": sum(launch.layout is None for launch in meter.launches),
     }
 
@@ -98,17 +102,14 @@ def _peak(meter: Meter, mesh: int, memory: str, banks: int, top: int) -> dict[st
     if place < 0:
         return {"bytes_per_bank": 0, "bytes": 0, "event": None, "op": "", "where": "", "live": []}
     _, event, last = meter.history[place]
-    live: dict[Place, Allocation] = {}
-    for sign, _, allocation in meter.history[: place + 1]:
-        if allocation.place[:2] == (mesh, memory):
-            follow(live, sign, allocation)
+    live, _ = _live_at_peak(meter, mesh, memory)
     return {
         "bytes_per_bank": highest,
         "bytes": highest * banks,
         "event": event,
         "op": last.op,
         "where": last.where,
-        "live": owners(live.values())[:top],
+        "live": owners(live)[:top],
     }
 
 
@@ -190,6 +191,58 @@ def leaks(meter: Meter) -> list[Leak]:
         if owner in always
     ]
     return sorted(lost, key=lambda leak: -leak.bytes)
+
+
+def growing(meter: Meter, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Find lines, but ``known`` ones, whose tensors pile up: each was used, but not since the line made its next one.
+
+    Looked at where most of a kind of memory is taken; ``bytes_per_bank`` are those of the ``count`` tensors that are
+    left there, for which ``sentence`` says so.
+    """
+    uses = meter.uses()
+    lines = []
+    for mesh in meter.meshes:
+        for memory in MEMORIES:
+            live, end = _live_at_peak(meter, mesh, memory)
+            holders = [_holder(allocation, uses, end) for allocation in live]
+            for group in exhausted.by_line(holders):
+                left, _ = exhausted.unused(group)
+                last = group[-1]
+                if len(left) >= REPETITIONS and (last.op, last.where) not in known:
+                    size = sum(holder.bytes for holder in left)
+                    about = {"op": last.op, "where": last.where, "memory": memory, "count": len(left)}
+                    sentence = (
+                        f"{last.op} at {last.where} keeps what it made before: {len(left)} tensors, {size} bytes per "
+                        f"bank of {memory}, were used, but not since that line made its next one."
+                    )
+                    lines.append(about | {"bytes_per_bank": size, "sentence": sentence})
+    return lines
+
+
+def _live_at_peak(meter: Meter, mesh: int, memory: str) -> tuple[list[Allocation], int]:
+    """Return what is allocated where most is, and the event in which that is."""
+    level = 0
+    highest = 0
+    live: dict[Place, Allocation] = {}
+    most: list[Allocation] = []
+    end = 0
+    for sign, event, allocation in meter.history:
+        if allocation.place[:2] == (mesh, memory):
+            follow(live, sign, allocation)
+            level += sign * allocation.bytes
+            if level > highest:
+                highest = level
+                most = list(live.values())
+                end = event
+    return most, end
+
+
+def _holder(allocation: Allocation, uses: dict[tuple[str, int], list[int]], end: int) -> Holder:
+    """Say of an allocation which event up to ``end`` was the last with a tensor there."""
+    events = uses.get((allocation.memory, allocation.address), [])
+    used = max((number for number in events if allocation.event <= number <= end), default=allocation.event)
+    about = allocation.op, allocation.where, allocation.event, used, allocation.shape, allocation.dtype
+    return Holder(allocation.address, allocation.bytes, *about)
 
 
 def _freed_at(meter: Meter) -> dict[int, int]:

@@ -20,7 +20,8 @@ from refsim.files import output
 from refsim.files.keys import as_json
 from tt_impl.harness.checks.find import find
 from tt_impl.harness.checks.finding import Finding
-from tt_impl.harness.reports import cost, markdown, peaks, profiler_csv, timeline, visualizer
+from tt_impl.harness.checks.trace_region import living
+from tt_impl.harness.reports import cost, exhausted, markdown, peaks, profiler_csv, timeline, visualizer
 from tt_impl.harness.reports.index import OPTION, SCHEMA
 from tt_impl.harness.reports.prediction import Prediction
 from tt_impl.harness.watch.session import Session
@@ -104,7 +105,9 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
       ``cb_bytes`` (null where ttnn would not tell), ``fidelity``, and ``ns``, ``low_ns``, ``high_ns``, ``kind``,
       ``bound``, ``measured``, ``assumed`` or ``unpriced``, see :class:`tt_impl.harness.reports.prediction.Prediction`.
     * ``cost``: totals, see :func:`tt_impl.harness.reports.cost.summary`.
-    * ``memory``: see :func:`tt_impl.harness.reports.peaks.summary`.
+    * ``memory``: see :func:`tt_impl.harness.reports.peaks.summary`; and ``ended`` (of a program that ended out of
+      memory, see :func:`tt_impl.harness.reports.exhausted.as_json`, else null), ``traces`` (what each that lives at the
+      end holds), ``kernel_binaries`` (an estimate of what a mock does not count).
     * ``findings``: ``kind``, ``sentence``, ``op``, ``where``; what leaks is among them.
     * ``fallbacks``: operations answered by ttnn's golden functions, and how often.
     * ``numerics``: ``level``, and how often operations were ``rounded`` as kernels do, or ``once``; empty if off.
@@ -113,6 +116,10 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
     if session.meter is None:
         raise UserError("a report needs a program watched with report=True; pass it to watched().")
     used = peaks.summary(session.meter)
+    ended = session.exhaustion.ended
+    used["ended"] = None if ended is None else exhausted.as_json(ended)
+    used["traces"] = [trace.sentence for trace in living(session.log)]
+    used["kernel_binaries"] = exhausted.kernel_binaries(session.meter.programs)
     predictions = cost.predict(session.meter)
     findings = find(session.log) if findings is None else findings
     return {
@@ -129,7 +136,7 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
         "cost": cost.summary(session, predictions),
         "memory": used,
         "findings": [_finding(vars(finding)) for finding in findings]
-        + [_finding(leak | {"kind": "leak"}) for leak in used["leaks"]],
+        + [_finding(leak | {"kind": "leak"}) for leak in (*used["leaks"], *used["growing"])],
         "fallbacks": dict(session.fallbacks),
         "numerics": session.numerics,
         "values": session.shadow.computes,

@@ -15,6 +15,7 @@ from typing import Any
 
 import ttnn
 
+from tt_impl.harness.checks.trace_region import living
 from tt_impl.harness.watch.meter import meshes_of
 from tt_impl.mock.log.events import EventLog
 from tt_impl.trace.graph import bank_bytes
@@ -85,6 +86,8 @@ class Exhausted:
         limit: where they would have to end: at the first tensor in L1, or where a core's L1 does.
         mesh: its shape.
         states: every kind of memory then, by name.
+        programs: in ttnn's cache then.
+        traces: what each living trace holds, in sentences.
     """
 
     event: int
@@ -97,6 +100,8 @@ class Exhausted:
     limit: int
     mesh: tuple[int, ...]
     states: dict[str, MemoryState]
+    programs: int = 0
+    traces: list[str] = field(default_factory=list)
 
 
 class Exhaustion:
@@ -129,7 +134,10 @@ class Exhaustion:
         kinds = {name: state for name, state in states.items() if state.bank_bytes}
         shape = tuple(int(n) for n in meshes[0].shape)
         call_of = event.number, event.op, event.where
-        self.records.append(Exhausted(*call_of, memory, *asked, *program, shape, kinds))
+        record = Exhausted(*call_of, memory, *asked, *program, shape, kinds)
+        record.programs = meshes[0].num_program_cache_entries()
+        record.traces = [trace.sentence for trace in living(self._log)]
+        self.records.append(record)
 
     @property
     def ended(self) -> Exhausted | None:

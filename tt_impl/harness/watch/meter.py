@@ -10,7 +10,7 @@ of a mesh is that of each of its devices.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +103,7 @@ class Meter:
         launches: every device operation.
         meshes: by id of a mesh: ids of its devices, shape, architecture, cores, bytes and number of banks.
         marks: places in ``history`` where iterations ended.
+        programs: in ttnn's cache, the most of a mesh.
         calls: number, what was called from where on which shapes, place in ``history`` before it.
     """
 
@@ -113,6 +114,7 @@ class Meter:
         self.meshes: dict[int, dict[str, Any]] = {}
         self.marks: list[int] = []
         self.calls: list[tuple[int, tuple, int]] = []
+        self.programs = 0
         self._log = log
         self._live: dict[Place, Allocation] = {}
         self._sums: Counter[tuple[int, str]] = Counter()
@@ -127,6 +129,14 @@ class Meter:
         """Place the marks that no further call has placed."""
         self.marks += [len(self.history)] * self._pending_marks
         self._pending_marks = 0
+
+    def uses(self) -> dict[tuple[str, int], list[int]]:
+        """Return by kind of memory and address the numbers of the events with a tensor that begins there."""
+        uses: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for event in self._log.events:
+            for place in {use.place for use in (*event.inputs, *event.outputs)}:
+                uses[place].append(event.number)
+        return uses
 
     def __call__(self, call: Invocation) -> Any:
         meshes = meshes_of(call)
@@ -150,6 +160,7 @@ class Meter:
             for mesh in meshes:
                 self._agree(mesh, number, where)
                 self._note_levels(mesh, number)
+            self.programs = max(self.programs, *(mesh.num_program_cache_entries() for mesh in meshes))
         self._note_launches(call, graph, meshes[0].id())
         return result
 

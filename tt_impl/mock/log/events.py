@@ -20,6 +20,7 @@ from tt_impl.mock.storage.errors import ShadowError
 from tt_impl.mock.storage.padding import PaddingRead
 from tt_impl.mock.storage.replicas import placements_of, uneven_axes
 from tt_impl.mock.storage.values import ProgramValues
+from tt_impl.run import cluster
 from tt_impl.trace.collectives import Semaphore, arguments, crossings
 from tt_impl.trace.expected import error_is_expected
 from tt_impl.trace.intercept import Invocation, on_device, tensors_at
@@ -37,6 +38,7 @@ _NEVER_WRITE = frozenset(
 """Operations whose result may be their input, or a view of it, without being written."""
 _READS = frozenset(f"ttnn.{name}" for name in ("to_torch", "Tensor.to_torch", "Tensor.to_numpy", "Tensor.to_list"))
 _REPLAYS = "ttnn.execute_trace"
+_CAPTURES = "ttnn.begin_trace_capture"
 _DEALLOCATES = frozenset({"ttnn.deallocate", "ttnn.Tensor.deallocate"})
 
 
@@ -183,6 +185,8 @@ class EventLog:
         event = Event(len(self.events), call.name, user_line(), [self._use(*place) for place in inputs], dead=dead)
         event.options = options_of(named)
         event.collectives = crossings(call.name, named, live)
+        if call.name == _CAPTURES and not cluster.process.is_open:  # a mesh of the program's own
+            event.options["trace_region_bytes"] = _trace_region(call)
         if call.name == _REPLAYS:
             event.allocated = self._allocated(call)
         self.events.append(event)
@@ -285,6 +289,12 @@ class EventLog:
             return {}
         values = self._shadow.store.values
         return {use.buffer: values.get(use.buffer) for use in event.inputs}
+
+
+def _trace_region(call: Invocation) -> int:
+    """Return how many bytes each device of the call's mesh has set aside for traces."""
+    view = ttnn.get_memory_view(call.meshes[0], ttnn.BufferType.TRACE)
+    return view.total_bytes_per_bank * view.num_banks
 
 
 def _refusal(error: BaseException) -> str:
