@@ -150,7 +150,7 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
     verdict.numerics = session.numerics
     verdict.values = options.values
     if verdict.outcome == "failed":
-        verdict.memory = verdicts.exhausted(session)
+        verdict.memory = exhausted.of_session(session)
     findings = find(session.log)
     verdict.findings = [str(finding) for finding in findings]
     failing = [] if options.strict is None else options.strict.failing(findings, options.allowed)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from refsim.files.keys import Document
+from tt_impl.harness.reports import exhausted
 
 RULES = "own"
 FALLBACK = "fallback"
@@ -258,7 +259,7 @@ def phase(report: Any, call: Any, session: Any, caught: Sequence[str] = ()) -> d
         category, op, message = failed(call.excinfo.value)
         facts |= {"category": category, "op": op, "missing": op if category == RULE else "", "message": message}
         facts["where"] = _where(call.excinfo)
-        facts["memory"] = exhausted(session)
+        facts["memory"] = exhausted.of_session(session)
     elif report.outcome == "failed":  # an expected failure that passed
         facts |= {"category": ASSERTION, "message": first_words(str(report.longrepr))}
     elif report.outcome == "skipped":
@@ -268,14 +269,6 @@ def phase(report: Any, call: Any, session: Any, caught: Sequence[str] = ()) -> d
     else:
         facts["category"] = passed(session.ops, session.fallbacks, session.shadow.computes)
     return facts
-
-
-def exhausted(session: Any) -> dict[str, Any]:
-    """Return who owned the memory of a program that ended for want of it; empty if it did not."""
-    from tt_impl.harness.reports import exhausted as report
-
-    ended = session.exhaustion.ended
-    return {} if ended is None else report.as_json(ended)
 
 
 def _where(excinfo: Any) -> str:

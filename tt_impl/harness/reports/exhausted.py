@@ -7,12 +7,13 @@ a bank   |####|....|######|..|###|......|      free bytes in three pieces: what 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tt_impl.harness.watch.exhausted import Block, Exhausted, Holder, MemoryState
+    from tt_impl.harness.watch.session import Session
 
 TOP = 8
 """Owners that are named."""
@@ -26,12 +27,22 @@ _PIECES = 4
 """So many tensors between free blocks are named."""
 
 
-def as_json(record: Exhausted, top: int = TOP) -> dict[str, Any]:
+def of_session(session: Session) -> dict[str, Any]:
+    """Return :func:`as_json` of a watched program that ended out of memory; empty if it did not."""
+    ended = session.exhaustion.ended
+    if ended is None:
+        return {}
+    from tt_impl.harness.checks.trace_region import living  # which imports ttnn
+
+    return as_json(ended, [trace.sentence for trace in living(session.log, ended.event)])
+
+
+def as_json(record: Exhausted, traces: Sequence[str] = (), top: int = TOP) -> dict[str, Any]:
     """Return everything as JSON values; bytes are those of one bank where a name ends in ``per_bank``.
 
     ``sentence`` says all in one; ``op``, ``where``, ``event``: the call; ``memory``: the kind that was too little;
     ``mesh``: its shape; ``asked_bytes``, ``asked_per_bank``; ``advice``: sentences on what to free; ``traces``: what
-    each living one holds; ``kernel_binaries``: see :func:`kernel_binaries`; ``memories``: by kind ``banks``,
+    each living one holds, as it was passed; ``kernel_binaries``: see :func:`kernel_binaries`; ``memories``: by kind ``banks``,
     ``bank_bytes``, ``allocated_per_bank``, ``free_per_bank``, ``largest_free_per_bank`` and ``owners`` by line, the
     ``top`` largest: ``op``, ``where``, ``count``, ``bytes_per_bank``, ``shapes``, ``dtype``, ``left`` (tensors that
     were used, but not since the line made its next one) and ``never`` (that nothing has used), each with ``count`` and
@@ -47,7 +58,7 @@ def as_json(record: Exhausted, top: int = TOP) -> dict[str, Any]:
         "asked_bytes": record.asked,
         "asked_per_bank": record.asked_per_bank,
         "advice": advice(record),
-        "traces": record.traces,
+        "traces": list(traces),
         "kernel_binaries": kernel_binaries(record.programs),
         "memories": {name: _memory(state, top) for name, state in record.states.items()},
     }

@@ -116,8 +116,7 @@ def content(session: Session, name: str = "", findings: Sequence[Finding] | None
     if session.meter is None:
         raise UserError("a report needs a program watched with report=True; pass it to watched().")
     used = peaks.summary(session.meter)
-    ended = session.exhaustion.ended
-    used["ended"] = None if ended is None else exhausted.as_json(ended)
+    used["ended"] = exhausted.of_session(session) or None
     used["traces"] = [trace.sentence for trace in living(session.log)]
     used["kernel_binaries"] = exhausted.kernel_binaries(session.meter.programs)
     predictions = cost.predict(session.meter)

@@ -15,7 +15,6 @@ from typing import Any
 
 import ttnn
 
-from tt_impl.harness.checks.trace_region import living
 from tt_impl.harness.watch.meter import meshes_of
 from tt_impl.mock.log.events import EventLog
 from tt_impl.trace.graph import bank_bytes
@@ -87,7 +86,6 @@ class Exhausted:
         mesh: its shape.
         states: every kind of memory then, by name.
         programs: in ttnn's cache then.
-        traces: what each living trace holds, in sentences.
     """
 
     event: int
@@ -101,7 +99,6 @@ class Exhausted:
     mesh: tuple[int, ...]
     states: dict[str, MemoryState]
     programs: int = 0
-    traces: list[str] = field(default_factory=list)
 
 
 class Exhaustion:
@@ -136,7 +133,6 @@ class Exhaustion:
         call_of = event.number, event.op, event.where
         record = Exhausted(*call_of, memory, *asked, *program, shape, kinds)
         record.programs = meshes[0].num_program_cache_entries()
-        record.traces = [trace.sentence for trace in living(self._log)]
         self.records.append(record)
 
     @property
