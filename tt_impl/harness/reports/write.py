@@ -27,7 +27,7 @@ from tt_impl.harness.reports.prediction import Prediction
 from tt_impl.harness.watch.session import Session
 from tt_impl.mock.log.events import Event
 
-_OF_CHECKS = ("dead", "uneven")
+_OF_CHECKS = ("dead", "uneven", "allocated")
 """Fields of an event that only the checks read."""
 
 
