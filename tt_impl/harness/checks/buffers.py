@@ -16,19 +16,24 @@ from tt_impl.harness.checks.reads import (
     FREES,
     HOST,
     RECEIVES,
-    crossings,
+    is_output,
     read_by,
     succeeded,
     written_remotely,
 )
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
+from tt_impl.mock.storage.errors import ShadowError
 
 
 def too_small(log: EventLog) -> Iterator[Finding]:
-    """Find buffers given to a gather or a reduce-scatter that cannot hold what it puts there."""
-    for event, crossing in crossings(log):
+    """Find buffers given to a gather or a reduce-scatter that cannot hold what it puts there.
+
+    Calls that the mock refuses count: ttnn has taken them, and the rule did not fit the buffer's shape.
+    """
+    launched = (event for event in log.events if event.error in (None, ShadowError.__name__))
+    for event, crossing in ((call, crossing) for call in launched for crossing in call.collectives):
         size = len(groups(event.mesh, event.devices, crossing["axis"])[0])
-        for use in written_remotely(event):
+        for use in filter(is_output, event.inputs):
             needed, what = _needed(event, crossing, use, size)
             if use.bytes < needed and use.sharding is None:
                 yield Finding.of(
