@@ -126,7 +126,10 @@ def _on_ranks(model: str) -> float:
 _PERF = "MiniMaxH3_wormhole_perf@10bdcbcc"
 _README = "minimax_h3_wormhole/README"
 _FP8 = "MiniMaxH3_fp8@6b630b06"
-_SHRUNK = "LoFi cuts, and so gives 2 % less; without that gain the error is 0.014, which the figure seems to be"
+_SHRUNK = (
+    "LoFi cuts, and so gives 2 % less; without that gain the error is 0.014. In the figures bf8 and LoFi add up in "
+    "squares (0.8 and 1.35 % to 1.6 %), as they do where operands are rounded to 5 bits and not cut"
+)
 _GAUSS = f"Gaussian operands, K = {DEPTH}, K block {K_BLOCK}"
 
 
@@ -184,7 +187,8 @@ def _figures() -> list[_Figure]:
             _GAUSS,
             _PERF,
             lambda: _product().one_minus_pcc,
-            "a result in bf16 is 1.4e-6 from the exact one, so the figure compares two runs of the device",
+            "a result in bf16 is 1.4e-6 from the exact one, so the figure may compare two runs of the device, which differ "
+            "by 5e-13 with K blocks of 128 and 256, bit for bit; its source does not say, so it counts as a miss",
         ),
         _Figure(
             "H3, one block, ring",
@@ -193,7 +197,8 @@ def _figures() -> list[_Figure]:
             "no H3 here: a random SD3.5 block of 192 features, sensitive on purpose",
             "VSA_PLAN",
             lambda: _on_ranks("sd35_tiny64_dual_block"),
-            "a trained block adds little to a large stream, a random one as much as it has",
+            "a trained block adds little to a large stream, a random one as much as it has: what is added is as far "
+            "off in both, and counts by its share of the stream, squared",
             on_ranks=True,
         ),
         _Figure(

@@ -68,7 +68,7 @@ def linear(
     rows = by_rows(x)
     depth = rows.shape[1]
     k_block = k_block or depth
-    blocks = _blocks(rows, weight, k_block, compute)
+    blocks = _blocks(rows, weight, k_block, compute, last_apart=bias is None)
     if bias is None:
         dest = _last_in_destination(blocks, compute)
     else:
@@ -84,14 +84,17 @@ def _activated(dest: Tensor, activation: Activation, compute: Compute) -> Tensor
     return compute.sfpu(activation, dest) if isinstance(activation, str) else activation(dest)
 
 
-def _blocks(rows: Tensor, weight: Tensor, k_block: int, compute: Compute) -> list[tuple[Tensor, Tensor]]:
+def _blocks(
+    rows: Tensor, weight: Tensor, k_block: int, compute: Compute, *, last_apart: bool
+) -> list[tuple[Tensor, Tensor]]:
     """Return operands by K block.
 
-    Of level ``fast`` those before the last are one where they are added in float32, which rounds nothing that counts.
+    Of level ``fast`` those that are added in float32 in L1, which rounds nothing that counts, are one: all of them, or
+    those before the last where that starts from their sum (``last_apart``).
     """
     starts = list(range(0, rows.shape[1], k_block))
     if compute.level == "fast" and compute.fp32_dest_acc_en and compute.packer_l1_acc:
-        starts = sorted({0, starts[-1]})
+        starts = sorted({0, starts[-1]}) if last_apart else [0]
     ends = [*starts[1:], rows.shape[1]]
     return [(rows[:, k:end], weight[k:end]) for k, end in zip(starts, ends, strict=True)]
 
@@ -142,7 +145,7 @@ def minimal_matmul(
     """
     compute = replace(compute or Compute("HiFi2", fp32_dest_acc_en=True), packer_l1_acc=True)
     rows = by_rows(x)
-    blocks = _blocks(rows, weight, k_block, compute)
+    blocks = _blocks(rows, weight, k_block, compute, last_apart=False)
     dest = reloaded(_all_in_l1(blocks, compute))
     if bias is not None:
         dest = compute.add(dest, bias.reshape(-1, bias.shape[-1]))
