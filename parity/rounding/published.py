@@ -187,8 +187,8 @@ def _figures() -> list[_Figure]:
             _GAUSS,
             _PERF,
             lambda: _product().one_minus_pcc,
-            "a result in bf16 is 1.4e-6 from the exact one, so the figure may compare two runs of the device, which differ "
-            "by 5e-13 with K blocks of 128 and 256, bit for bit; its source does not say, so it counts as a miss",
+            "a result in bf16 is 1.4e-6 from the exact one, so the figure may compare two runs of the device, "
+            "5e-13 apart with K blocks of 128 and 256, bit for bit; its source does not say, so it counts as a miss",
         ),
         _Figure(
             "H3, one block, ring",
