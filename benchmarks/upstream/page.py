@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.upstream import attention
 from benchmarks.upstream.bugs import BUGS
 from benchmarks.upstream.seed import read as read_bugs
 from benchmarks.upstream.table import (
@@ -28,6 +29,7 @@ from refsim.files.tables import as_markdown
 
 SUITES = {"unit": "`tests/ttnn/unit_tests`", "tt-dit": "tt_dit, one or two layers at published widths, random weights"}
 SEEDED = "Bugs seeded into tt_dit"
+LONG = "Attention at the lengths of videos"
 WEIGHTS = (
     "tt_dit's tests load models from Hugging Face. Here `from_pretrained` gives seeded random weights at the published "
     "widths with one or two layers, and tokenizers give seeded ids; nothing that a test asserts is changed. Left out "
@@ -49,6 +51,7 @@ def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
     """
     runs = {name: run for name in SUITES if (run := read(out / name)).cases}
     bugs = read_bugs(out / "bugs" / "bugs.jsonl")
+    long = read_bugs(out / "attention" / attention.LINES)
     reports.mkdir(parents=True, exist_ok=True)
     page = reports / "upstream.md"
     numbers = reports / "upstream.json"
@@ -56,11 +59,13 @@ def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
     if any(former_numbers.get(name) != facts[name] for name in ("commit", "ttnn", "seed")):
         former_numbers = {}
     former = page.read_text(encoding="utf-8") if former_numbers else ""
-    page.write_text("\n".join(_page(runs, bugs, facts, former)) + "\n", encoding="utf-8")
+    page.write_text("\n".join(_page(runs, bugs, long, facts, former)) + "\n", encoding="utf-8")
     suites = former_numbers.get("suites", {}) | {name: _data(run) for name, run in runs.items()}
     data = {**facts, "suites": suites, "bugs": _caught(bugs) if bugs else former_numbers.get("bugs", _caught([]))}
+    data["attention"] = long or former_numbers.get("attention", [])
     data["not_run"] = [name for name in SUITES if name not in suites]
     data["not_run"] += [] if data["bugs"]["seeded"] else ["bugs"]
+    data["not_run"] += [] if data["attention"] else ["attention"]
     (reports / "upstream.json").write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     for name, run in runs.items():
         print(name, json.dumps(rates(run.cases)))
@@ -68,7 +73,10 @@ def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
         print(f"bugs: {_caught(bugs)}")
 
 
-def _page(runs: dict[str, Run], bugs: Sequence[dict[str, Any]], facts: dict[str, str], former: str) -> list[str]:
+def _page(
+    runs: dict[str, Run], bugs: Sequence[dict[str, Any]], long: Sequence[dict[str, Any]], facts: dict[str, str],
+    former: str,
+) -> list[str]:  # fmt: skip
     lines = [
         "# Upstream's own tests on the mock",
         "",
@@ -83,10 +91,13 @@ def _page(runs: dict[str, Run], bugs: Sequence[dict[str, Any]], facts: dict[str,
             lines += [*([WEIGHTS, ""] if name == "tt-dit" else []), _by(runs[name].by), "", *_suite(runs[name])]
         else:
             lines += [_former(former, title) or _not_run(name)]
-    lines += ["", f"## {SEEDED}", ""]
-    if not bugs:
-        return [*lines, _former(former, SEEDED) or _not_run("bugs")]
-    return [*lines, _by({row.get("by") or UNKNOWN for row in bugs}), "", *_bugs(bugs)]
+    for name, title, rows, section in (("bugs", SEEDED, bugs, _bugs), ("attention", LONG, long, attention.section)):
+        lines += ["", f"## {title}", ""]
+        if rows:
+            lines += [_by({row.get("by") or UNKNOWN for row in rows}), "", *section(rows)]
+        else:
+            lines += [_former(former, title) or _not_run(name)]
+    return lines
 
 
 def _former(page: str, title: str) -> str:

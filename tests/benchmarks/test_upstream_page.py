@@ -126,9 +126,9 @@ def test_what_has_not_run_is_said(tmp_path):
     text = (tmp_path / "upstream.md").read_text()
     assert "whose tests are not in the tables: unit-ccl (exit status 4).\n" in text
     assert "**Not run yet**, and not in the tables: unit-later." in text
-    assert text.count("**Not run:**") == 2 and f"\nRun by {FACTS['refsim']}.\n" in text
+    assert text.count("**Not run:**") == 3 and f"\nRun by {FACTS['refsim']}.\n" in text
     data = json.loads((tmp_path / "upstream.json").read_text())
-    assert data["not_run"] == ["tt-dit", "bugs"]
+    assert data["not_run"] == ["tt-dit", "bugs", "attention"]
     assert (data["suites"]["unit"]["silent"], data["suites"]["unit"]["missing"]) == ({"unit-ccl": 4}, ["unit-later"])
 
 
@@ -156,6 +156,10 @@ def test_the_report_counts_and_explains(tmp_path):
         {"bug": "ring-axis", "case": "a", "caught": False, "how": "passed", "said": "", "seconds": 1},
     ]
     (bugs / "bugs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    long = {"video": "720p", "mesh": "t3k", "tokens": 75600, "heads": 4, "cpu_s": 94.0, "before_gib": 1.0}
+    long |= {"peak_gib": 1.5, "error": 1.6e-3, "by": "refsim 2 at b"}
+    (tmp_path / "out" / "attention").mkdir()
+    (tmp_path / "out" / "attention" / "attention.jsonl").write_text(json.dumps(long))
     page.write(tmp_path / "out", tmp_path, FACTS)
     text, data = (tmp_path / "upstream.md").read_text(), json.loads((tmp_path / "upstream.json").read_text())
     assert "2 cases started, 2 counted: 100.0 % reach a verdict, 50.0 % pass" in text
@@ -170,10 +174,12 @@ def test_the_report_counts_and_explains(tmp_path):
         and "**Not run yet:** row-weight-dim" in text
     )
     assert "**Not run:** there is no run of `python -m benchmarks.upstream tt-dit`." in text
-    assert data["not_run"] == ["tt-dit"] and data["refsim"] == FACTS["refsim"]
+    assert data["not_run"] == ["tt-dit"] and data["attention"] == [long] and data["refsim"] == FACTS["refsim"]
     assert data["commit"] == "c0ffee" and data["suites"]["unit"]["pass_percent"] == 50.0
     assert data["bugs"]["caught"] == 1
+    assert "| 720p | 75600 | t3k | 4 | 94 | 1.50 | 1.6e-03 | 940 | 6.0 |" in text
     shutil.rmtree(bugs)
+    shutil.rmtree(tmp_path / "out" / "attention")
     (runs / "unit-a.jsonl").write_text(json.dumps(LINE))
     page.write(tmp_path / "out", tmp_path, FACTS)
     kept, data = (tmp_path / "upstream.md").read_text(), json.loads((tmp_path / "upstream.json").read_text())
@@ -181,8 +187,12 @@ def test_the_report_counts_and_explains(tmp_path):
     (tmp_path / "out" / "unit").rename(tmp_path / "out" / "tt-dit")
     page.write(tmp_path / "out", tmp_path / "other", FACTS)
     page.write(tmp_path / "none", tmp_path / "other", FACTS | {"seed": "1"})
-    assert (tmp_path / "other" / "upstream.md").read_text().count("**Not run:**") == 3  # another seed's
-    assert kept.count("1 of 2 caught") == 1 and data["bugs"]["caught"] == 1 and data["not_run"] == ["tt-dit"]  # kept
+    assert (tmp_path / "other" / "upstream.md").read_text().count("**Not run:**") == 4  # another seed's
+    assert (
+        kept.count("1 of 2 caught") == kept.count("| 940 | 6.0 |") == 1
+        and data["bugs"]["caught"] == 1
+        and data["not_run"] == ["tt-dit"]
+    )  # kept
 
 
 @pytest.mark.parametrize(
