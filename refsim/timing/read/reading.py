@@ -29,6 +29,7 @@ from refsim.models.inputs import Dims, by_name, is_exact, is_per_sample
 from refsim.models.registry import find_model, spec_of
 from refsim.models.spec import Published
 from refsim.parallel.cfg import batch_range, gather_batch
+from refsim.timing.read.meta import Quick
 from refsim.timing.read.recorder import Op, ReadingDevice, Recorder, Shape
 
 __all__ = ["Op", "Reading", "Shape", "read", "read_published"]
@@ -95,7 +96,8 @@ def read(
     model_class, model_config = find_model(architecture)
     weights = ShapeWeights(storage)
     with torch.device("meta"), torch.inference_mode(), noting() as padded:
-        model = model_class(weights, device, model_config)
+        with Quick():
+            model = model_class(weights, device, model_config)
         device.restart()
         inputs = model_class.input_shapes(model_config)
         arguments = {name: _argument(device, shape, inputs[name]) for name, shape in shapes.items()}

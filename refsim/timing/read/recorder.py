@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 from torch import dtype as Dtype
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from refsim.base.errors import UserError
 from refsim.base.mesh import Topology
 from refsim.base.options import RunOptions
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
+from refsim.timing.read.meta import Quick, tensors_of
 
 Shape = tuple[int, ...]
 WHOLE = 1 << 40
@@ -300,7 +300,7 @@ _FREE = {
 }
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(Quick):
     """Notes aten calls that no region claims, and follows all of them."""
 
     def __init__(self, device: ReadingDevice) -> None:
@@ -308,10 +308,6 @@ class Recorder(TorchDispatchMode):
         self._device = device
         self._holders: Counter[int] = Counter()
         self.peak_bytes = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and to ask torch._dynamo to stay away costs its import, a second
 
     def _hold(self, tensor: Tensor) -> None:
         """Count a storage while any tensor that went through here is on it."""
@@ -333,9 +329,9 @@ class Recorder(TorchDispatchMode):
             self._device.flow.forget(key)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        taken = [t for a in args for t in (a if isinstance(a, (list, tuple)) else (a,)) if isinstance(t, Tensor)]
-        out = _arange(func, args, kwargs) if func.overloadpacket.__name__ == "arange" else func(*args, **(kwargs or {}))
-        made = [t for t in (out if isinstance(out, (list, tuple)) else (out,)) if isinstance(t, Tensor)]
+        taken = tensors_of(args)
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        made = tensors_of((out,))
         for tensor in made:
             self._hold(tensor)
         device = self._device
@@ -380,11 +376,6 @@ class Recorder(TorchDispatchMode):
         if name in _REDUCTIONS:
             return note("norm", name, shapes, shape, dtype, declared=False)
         return note("elementwise", name, shapes, shape, dtype) if out.numel() > 1 else None
-
-
-def _arange(func: Any, args: Any, kwargs: Any) -> Tensor:
-    """Run ``arange`` for its shape and dtype on a real tensor: for meta tensors torch goes through torch._dynamo."""
-    return func(*args, **{**kwargs, "device": "cpu"}).to("meta")
 
 
 def short(dtype: Dtype) -> str:
