@@ -1,5 +1,6 @@
 """For every test: Python looks for garbage less often, and not in what importing and collecting has left; the tree of
-commands is built once, not for every command line that is run in this process (a tenth of a second each).
+commands is built once, not for every command line that is run in this process (a tenth of a second each). What
+ranks are forked from is forked from the warm process (:mod:`tests.warm`).
 """
 
 import functools
@@ -8,7 +9,10 @@ import gc
 import pytest
 import typer.main
 
+from tests import warm
+
 gc.disable()
+warm.forked_servers()
 
 _built = functools.cache(lambda app, groups, build=typer.main.get_command: build(app))
 typer.main.get_command = lambda app: _built(app, len(app.registered_groups))  # groups are mounted late

@@ -6,7 +6,8 @@ run in a process that does.
 
     test ==requests, with open files==> warm process with one thread --fork--> command, leader of a session
 
-What a command would start anew, a fork server or torchrun's ranks, it forks.
+What a command would start anew, a fork server or torchrun's ranks, it forks. All workers of one run of pytest have the
+same warm process, which the first to need it starts, and which ends when the last of them has hung up.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from refsim.base import processes
 from refsim.runtime.ranks import messages
@@ -51,6 +53,11 @@ PRELOAD = (
     "transformers.models.t5.modeling_t5",
 )
 """What commands import late; also all modules of commands, and what a fork server of ranks imports."""
+_SERVERS = ("refsim.runtime.ranks.forkserver", "tt_impl.run.worker")
+_RUN = os.environ.setdefault("REFSIM_TESTS_RUN", str(os.getpid()))
+"""The run of pytest that this process belongs to: its first process has said so to those it starts."""
+_ADDRESS = f"\0refsim-tests-{_RUN}-{ROOT}"[:100]
+"""Of the run's warm process, in the kernel's names of sockets."""
 _OUT_OF_THE_WAY = 500
 """File descriptors from here on are nobody's."""
 
@@ -64,6 +71,8 @@ class Process:
         request = variables | {"files": [*files]} | request
         self.pid = _asked(request, [*files.values()])["pid"]
         self._code: int | None = None
+        self.stdin: BinaryIO | None = None
+        self.stdout: BinaryIO | None = None
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code; negative where a signal ended it."""
@@ -76,6 +85,13 @@ class Process:
                 os.close(ended)
             self._code = _asked({"reap": self.pid})["code"]
         return self._code
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs."""
+        try:
+            return self.wait(0.0)
+        except subprocess.TimeoutExpired:
+            return None
 
 
 def run(
@@ -109,21 +125,76 @@ def words(command: str) -> list[str]:
     return rest if name == "python" else ["-m", name, *rest]
 
 
-def start(module: str, *arguments: str, env: Mapping[str, str], pass_fds: Iterable[int] = (), **_: Any) -> Process:
+def start(
+    module: str,
+    *arguments: str,
+    env: Mapping[str, str],
+    pass_fds: Iterable[int] = (),
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: BinaryIO | None = None,
+) -> Process:
     """Do what ``refsim.base.processes.start`` does, in a fork of the warm process."""
-    request = {"call": [module, *arguments], "env": {**os.environ, **env}}
-    return Process(request, {fd: fd for fd in (1, 2, *pass_fds)})
+    files = {fd: fd for fd in (1, 2, *pass_fds)}
+    pipes = {number: os.pipe() for number, asked in enumerate((stdin, stdout)) if asked == subprocess.PIPE}
+    for number, (reads, writes) in pipes.items():
+        files[number] = writes if number else reads
+    if stderr is not None:
+        files[2] = stderr.fileno()
+    process = Process({"call": [module, *arguments], "env": {**os.environ, **env}}, files)
+    for number, (reads, writes) in pipes.items():
+        os.close(files[number])
+        if number:
+            process.stdout = open(reads, "rb")
+        else:
+            process.stdin = open(writes, "wb")
+    return process
+
+
+def forked_servers() -> None:
+    """Have the processes that ranks and programs of ttnn are forked from be forks of the warm process from now on."""
+    anew = processes.start
+
+    def started(module: str, *arguments: str, **more: Any) -> Any:
+        return (start if module in _SERVERS else anew)(module, *arguments, **more)
+
+    processes.start = started
+
+
+def python(folder: Path) -> Path:
+    """Return a program in ``folder`` that is Python to those who call it, ``-m module ...``, and asks for a fork."""
+    file = folder / "python"
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests import warm; warm.become(sys.argv[1:])"
+    file.write_text(f'#!/usr/bin/env bash\nexec {sys.executable} -c {shlex.quote(code)} "$@"\n')
+    file.chmod(0o755)
+    return file
+
+
+def become(words: list[str]) -> NoReturn:
+    """Be, to whoever started this process, ``python WORDS``."""
+    sys.exit(Process({"words": words}, {1: 1, 2: 2}).wait())
 
 
 @functools.cache
 def _server() -> socket.socket:
-    ours, theirs = socket.socketpair()
-    command, variables = processes.command("tests.warm", "serve", str(theirs.fileno()))
-    env = {**variables, "PYTHONPATH": os.pathsep.join([str(ROOT), variables["PYTHONPATH"]])}
-    server = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, pass_fds=[theirs.fileno()])
-    theirs.close()
-    atexit.register(lambda: (ours.close(), server.wait()))
-    return ours
+    ours = socket.socket(socket.AF_UNIX)
+    atexit.register(ours.close)
+    while True:
+        with socket.socket(socket.AF_UNIX) as listener:
+            try:
+                listener.bind(_ADDRESS)
+            except OSError:  # it is there
+                with contextlib.suppress(ConnectionRefusedError):  # or has just ended
+                    ours.connect(_ADDRESS)
+                    return ours
+                time.sleep(0.01)
+                continue
+            listener.listen()
+            ours.connect(_ADDRESS)
+            command, variables = processes.command("tests.warm", "serve", str(listener.fileno()))
+            env = {**variables, "PYTHONPATH": os.pathsep.join([str(ROOT), variables["PYTHONPATH"]])}
+            subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, pass_fds=[listener.fileno()])
+            return ours
 
 
 def _asked(request: dict[str, Any], files: list[int] | None = None) -> dict[str, Any]:
@@ -139,26 +210,37 @@ def main(what: str, *arguments: str) -> None:
     {"serve": _serve, "python": lambda *words: _end(_code_of([*words]))}[what](*arguments)
 
 
-def _serve(control_fd: str) -> None:
-    """Serve the process at the other end of the socket ``control_fd`` until it closes it."""
-    control = socket.socket(fileno=int(control_fd))
+def _serve(listener_fd: str) -> None:
+    """Serve whoever connects to the socket ``listener_fd`` until nobody is left."""
+    listener = socket.socket(fileno=int(listener_fd))
     with processes.one_thread():
         _import()
     gc.freeze()
-    with contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            request, _, files = messages.receive(control)
-            if "reap" in request:
-                status = os.waitpid(request["reap"], 0)[1]
-                messages.send(control, {"code": os.waitstatus_to_exitcode(status)})
+    clients = [listener.accept()[0]]
+    while clients:
+        for ready in select.select([listener, *clients], [], [])[0]:
+            if ready is listener:
+                clients.append(listener.accept()[0])
                 continue
-            pid = os.fork()
-            if not pid:
-                control.close()
-                _be(request, files)
-            for file in files:
-                os.close(file)
-            messages.send(control, {"pid": pid})
+            try:
+                _answer(ready)
+            except (EOFError, ConnectionError):
+                clients.remove(ready)
+                ready.close()
+
+
+def _answer(client: socket.socket) -> None:
+    request, _, files = messages.receive(client)
+    if "reap" in request:
+        status = os.waitpid(request["reap"], 0)[1]
+        messages.send(client, {"code": os.waitstatus_to_exitcode(status)})
+        return
+    pid = os.fork()
+    if not pid:
+        _be(request, files)
+    for file in files:
+        os.close(file)
+    messages.send(client, {"pid": pid})
 
 
 def _import() -> None:
@@ -181,6 +263,7 @@ def _be(request: dict[str, Any], files: list[int]) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         _open(dict(zip(request["files"], files, strict=True)))
+        sys.stdin = open(0, closefd=False)
         os.chdir(request["cwd"])
         os.environ.clear()
         os.environ.update(request["env"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import refsim
+from tests import warm
 from tests.refsim.tiny.sd35 import make_inputs, make_model, save
 from tests.tree import ROOT
 
@@ -45,7 +45,8 @@ def environment(tmp_path) -> dict[str, str]:
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    own = {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    python = str(warm.python(tmp_path))
+    own = {"PYTHON": python, "PYTHONPATH": str(ROOT), "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     job = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": "7", "IFNAME": "lo"}
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, **own, **job, "PATH": path}
