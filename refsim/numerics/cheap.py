@@ -201,6 +201,8 @@ def _alignment(in0: Tensor, in1: Tensor, total: Tensor) -> Tensor:
     variance = product(truncate(b_power, 7), truncate(a_power, 7))
     # uniform, so that its variance is a third of its largest square
     noise = variance.mul_(3 * spread).sqrt_().mul_(_hashed(total))
+    if not math.isfinite(noise.abs().max().item()):
+        noise.nan_to_num_(0.0, 0.0, 0.0)  # squares beyond float32: of results that large the noise is left out
     return noise.add_(total, alpha=gain)
 
 
@@ -233,12 +235,14 @@ def _sampled(in0: Tensor, in1: Tensor) -> tuple[float, float]:
     unit = torch.ldexp(torch.ones_like(largest, dtype=torch.float32), largest.clamp(min=-110) - 10)
     products = (truncate(b, 6) * truncate(a, 4)).unflatten(1, (-1, _GROUP))
     shifted = unit * products.sign() * torch.floor(products.abs() / unit + 0.5)
-    error = (shifted - products).sum(dim=2).double().flatten()
-    whole = products.sum(dim=2).double().flatten()
+    error = (shifted - products).double().sum(dim=2).flatten()
+    whole = products.double().sum(dim=2).flatten()
     squares = [
         torch.square(from_bits(bits_of(x) & 0x7F800000)).double().unflatten(1, (-1, _GROUP)).sum(dim=2).flatten()
         for x in (b, a)
     ]
+    finite = torch.stack([error, whole, *squares]).isfinite().all(dim=0)
+    error, whole, *squares = (x[finite] for x in (error, whole, *squares))
     gain = (error @ whole) / (whole @ whole).clamp(min=1e-300)
     rest = error - gain * whole
     spread = (rest @ rest) / (squares[0] @ squares[1]).clamp(min=1e-300)

@@ -12,7 +12,16 @@ from torch import Tensor
 
 from refsim.base.errors import UserError
 from refsim.numerics.cheap import LEAST, add_to_bf16, slices
-from refsim.numerics.formats import LARGE, from_bits, in_one_pass, passes, round_ties_away, truncate
+from refsim.numerics.formats import (
+    LARGE,
+    check_broadcast,
+    check_float32,
+    from_bits,
+    in_one_pass,
+    passes,
+    round_ties_away,
+    truncate,
+)
 from refsim.numerics.matrix_unit import ARCHES, FIDELITIES, LEVELS, check_choices, loops, parts, src_a, src_b
 
 OPERATIONS = ("add", "sub", "mul")
@@ -43,6 +52,8 @@ def eltwise(
     if operation not in OPERATIONS:
         raise UserError(f"eltwise '{operation}' does not exist; choose one of {', '.join(OPERATIONS)}.")
     check_choices(fidelity=(fidelity, FIDELITIES), arch=(arch, ARCHES), level=(level, LEVELS))
+    check_float32(f"eltwise '{operation}'", a, b)
+    check_broadcast(f"eltwise '{operation}'", a, b)
     a, b = torch.broadcast_tensors(a, b)
     phases = FIDELITIES.index(fidelity) + 1
     if level == "fast":

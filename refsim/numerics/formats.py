@@ -24,6 +24,21 @@ BLOCK = 16
 """Values that share an exponent."""
 
 
+def check_float32(what: str, *values: Tensor) -> None:
+    """Raise ``UserError`` unless all values are float32 tensors: bits of others would be read as float32's."""
+    for x in values:
+        if not isinstance(x, Tensor) or x.dtype != torch.float32:
+            kind = str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else type(x).__name__
+            raise UserError(f"{what} takes float32 tensors, not {kind}; x.float() has the values of any shorter dtype.")
+
+
+def check_broadcast(what: str, a: Tensor, b: Tensor) -> None:
+    """Raise ``UserError`` unless two tensors broadcast."""
+    for one, other in zip(reversed(a.shape), reversed(b.shape), strict=False):
+        if one != other and 1 not in (one, other):
+            raise UserError(f"{what} takes tensors that broadcast, not {tuple(a.shape)} and {tuple(b.shape)}.")
+
+
 def bits_of(x: Tensor) -> Tensor:
     """Return the bits of float32 values as int32."""
     return x.contiguous().view(torch.int32)
@@ -110,7 +125,8 @@ def from_host(x: Tensor, dtype: str) -> Tensor:
 
 
 def check_format(x: Tensor, dtype: str) -> None:
-    """Raise ``UserError`` unless ``dtype`` is a format that a tensor of this shape can have."""
+    """Raise ``UserError`` unless ``dtype`` is a format that a float32 tensor of this shape can have."""
+    check_float32(dtype, x)
     if dtype not in FORMATS:
         raise UserError(f"dtype '{dtype}' has no storage rule; choose one of {', '.join(FORMATS)}.")
     if dtype in MANTISSA_BITS and x.shape[-1] % BLOCK:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from refsim.base.errors import UserError
 from refsim.numerics import cheap
-from refsim.numerics.formats import bits_of, from_bits
+from refsim.numerics.formats import bits_of, check_float32, from_bits
 
 FIDELITIES = ("LoFi", "HiFi2", "HiFi3", "HiFi4")
 """Fidelity n runs the first n + 1 phases."""
@@ -65,6 +65,8 @@ def matmul(
     """
     _check(in0, in1, fidelity, arch, level)
     phases = FIDELITIES.index(fidelity) + 1
+    if not (in0.numel() and in1.numel()):
+        return in0.new_zeros(in0.shape[0], in1.shape[1]) if start is None else start.clone()
     if level == "fast":
         return cheap.matmul(in0, in1, phases, fp32_dest_acc_en, start)
     compiled = loops()
@@ -78,6 +80,7 @@ def matmul(
 
 def _check(in0: Tensor, in1: Tensor, fidelity: str, arch: str, level: str) -> None:
     check_choices(fidelity=(fidelity, FIDELITIES), arch=(arch, ARCHES), level=(level, LEVELS))
+    check_float32("matmul", in0, in1)
     if in0.dim() != 2 or in1.dim() != 2 or in0.shape[1] != in1.shape[0]:
         raise UserError(
             f"matmul takes (M, K) and (K, N), not {tuple(in0.shape)} and {tuple(in1.shape)}; reshape batches into M."

@@ -19,6 +19,8 @@ from refsim.numerics.formats import (
     MANTISSA_BITS,
     bits_of,
     block_values,
+    check_broadcast,
+    check_float32,
     check_format,
     flush,
     round_ties_away,
@@ -71,6 +73,8 @@ def accumulate(stored: Tensor, x: Tensor, *, dtype: str, fp32_dest_acc_en: bool)
     Raises:
         UserError: another dtype.
     """
+    check_float32("accumulate", stored, x)
+    check_broadcast("accumulate", stored, x)
     if dtype == "float32":
         return flush(stored + x)
     if dtype != "bfloat16":
