@@ -305,3 +305,12 @@ def upstream(session: nox.Session) -> None:
     """
     session.install(*VERSIONS, "-e", ".[ttnn,dev]")
     session.run("python", "-m", "benchmarks.upstream", *(session.posargs or ["all", "--out", "out/upstream"]))
+
+
+@nox.session(python="3.12")
+def programs(session: nox.Session) -> None:
+    """Run published programs on the mock, half an hour on two cores; DFLASH_TREE and TT_METAL_TREE name checkouts,
+    without one it is skipped aloud. Writes reports/programs.md.
+    """
+    session.install(*VERSIONS, "-e", ".[ttnn,kernels,dev]")
+    session.run("python", "-m", "benchmarks.programs", *session.posargs)

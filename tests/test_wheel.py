@@ -15,7 +15,7 @@ from tests.tree import PRODUCT, ROOT, imports
 
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
-LEFT_OUT = ("benchmarks/upstream/",)
+LEFT_OUT = ("benchmarks/programs/", "benchmarks/upstream/")
 """Of the packages what users of a wheel never run."""
 NOT_SOURCE = (
     *("out/results.json", "parity-out/results.json", "parity/out/results.json", ".nox/tests/bin/refsim.py"),

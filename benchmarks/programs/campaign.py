@@ -1,0 +1,227 @@
+"""Run published programs, a row each, and write what the rows say.
+
+    DFLASH_TREE=... TT_METAL_TREE=... python -m benchmarks.programs --out reports [-k WORDS] [--limit SECONDS]
+
+Rows are kept in ``programs.json`` of the folder of work, so that a run of some (``-k``) replaces only theirs; the page
+is made of all. Seconds and memory are those of the process that ``refsim ttnn run`` is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.programs import checkpoints
+from refsim.files import output
+from refsim.files.tables import as_markdown
+from tt_impl.harness.pytest import verdicts
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVE = Path(__file__).with_name("drive")
+TREES = {"zoecarver/dflash at eb3c338": "DFLASH_TREE", "tt-metal at 622c6fb9": "TT_METAL_TREE"}
+"""Published repositories, and the environment variables that name their checkouts."""
+DFLASH, TT_METAL = TREES
+CHECK = re.compile(r"^check: (?P<what>.+): (?P<value>[-+.\w]+)$", re.MULTILINE)
+PCC = re.compile(r"\bPCC[=: ]+(?P<value>0?\.\d+|1\.0+)")
+OURS = (verdicts.RULE, verdicts.OPTION, verdicts.SHADOW, verdicts.UNSEEN, verdicts.CAUGHT)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run.
+
+    Attributes:
+        name: of the row.
+        source: a key of ``TREES``.
+        script: file to run; its folder is on the search path.
+        mesh: what it asks for.
+        weights: what to make small random weights with, given to the script as its first argument.
+        path: folders of the checkout that are on the search path.
+        changed: what the script replaces in the published program, and why.
+    """
+
+    name: str
+    source: str
+    script: Path
+    mesh: str
+    weights: str = ""
+    path: tuple[str, ...] = (".",)
+    changed: str = ""
+
+
+@dataclass
+class Row:
+    """What came of it: ``checks`` are its comparisons, ``seconds`` and ``gib`` of its process."""
+
+    name: str
+    source: str
+    mesh: str
+    category: str
+    message: str
+    operations: int
+    kernels: int
+    findings: int
+    seconds: float
+    gib: float
+    changed: str = ""
+    checks: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def whose(self) -> str:
+        """Whose a failure is, as far as its kind says."""
+        if self.category in (verdicts.RULES, verdicts.KERNELS, verdicts.FALLBACK, verdicts.NO_DEVICE):
+            return "-"
+        if self.category in (verdicts.ENVIRONMENT, verdicts.VERSION):
+            return "not here"
+        return "ours" if self.category in OURS else "open"
+
+
+QUIRKS = "reference: frequencies of timesteps in bfloat16, as tt_dit has them; `arange` of uint32 from the host"
+PIPELINES = (
+    ("flux1", "flux1", f"{QUIRKS}; guidance not times 1000; VAE in torch"),
+    ("sd35", "sd35", f"{QUIRKS}; VAE in torch"),
+    ("mochi", "mochi", "VAE in torch, latents in float32 for it"),
+    ("wan22", "wan", ""),
+)
+
+
+def programs(trees: dict[str, Path]) -> Iterator[Program]:
+    """Yield the programs of the checkouts that are here."""
+    if DFLASH in trees:
+        tree = trees[DFLASH]
+        path = ("src", ".", "test")
+        for script in sorted(tree.glob("test/test_*.py")):
+            yield Program(f"{script.name}", DFLASH, script, "bh-qb-1x4", path=path)
+        small = "sizes made small: 2 layers, 16 experts, 1,024 words"
+        for name in ("speculative", "traced"):
+            yield Program(f"{name} loop", DFLASH, DRIVE / f"{name}.py", "bh-qb-1x4", "dflash", path, small)
+    if TT_METAL in trees:
+        for name, weights, changed in PIPELINES:
+            yield Program(f"tt_dit {name}", TT_METAL, DRIVE / f"{name}.py", "t3k", weights, (".",), changed)
+        for script in sorted(trees[TT_METAL].glob("ttnn/ttnn/examples/usage/[a-z]*.py")):
+            yield Program(f"usage/{script.name}", TT_METAL, script, "n150", path=())
+
+
+def run(program: Program, tree: Path, work: Path, limit: float) -> Row:
+    """Run one program on the mock."""
+    arguments: list[str] = []
+    if program.weights:
+        arguments = [str(checkpoints.make(program.weights, work / program.weights))]
+    search = [str(ROOT), *(str((tree / folder).resolve()) for folder in program.path), str(DRIVE)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(search), "TOKENIZERS_PARALLELISM": "false"}
+    command = [sys.executable, "-m", "refsim", "ttnn", "run", "--json", "--mesh", program.mesh]
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as told:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            [*command, str(program.script), *arguments], cwd=work, env=environment, stdout=told, stderr=said
+        )
+        usage = _waited(process, limit)
+        seconds = time.monotonic() - began
+        said.seek(0)
+        told.seek(0)
+        text = said.read()
+        answer = told.read()
+    verdict = json.loads(answer) if answer.startswith("{") else {"category": verdicts.TIMEOUT, "message": "no end"}
+    ops: dict[str, int] = verdict.get("ops", {})
+    return Row(
+        program.name,
+        program.source,
+        program.mesh,
+        verdict["category"],
+        verdict["message"],
+        sum(ops.values()),
+        sum(count for name, count in ops.items() if name.startswith("ttl.")),
+        len(verdict.get("findings", ())),
+        round(seconds, 1),
+        round(usage.ru_maxrss / 2**20, 2),
+        program.changed,
+        _checks(text),
+    )
+
+
+def _waited(process: subprocess.Popen, limit: float) -> Any:
+    """Wait for a process, which is told to end after ``limit`` seconds; return what it and its children used."""
+    end = time.monotonic() + limit
+    while True:
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return usage
+        if time.monotonic() > end:
+            process.terminate()
+            end += 30
+        time.sleep(0.2)
+
+
+def _checks(text: str) -> dict[str, str]:
+    """Return what a program says of its comparisons: those of ``drive`` by name, of others the lowest PCC."""
+    checks = {match["what"]: match["value"] for match in CHECK.finditer(text)}
+    correlations = [float(match["value"]) for match in PCC.finditer(text)]
+    return checks or ({"lowest PCC": f"{min(correlations):.6f}"} if correlations else {})
+
+
+def page(rows: Iterable[Row]) -> str:
+    """Write the rows as a page."""
+    rows = list(rows)
+    passed = sum(row.whose == "-" for row in rows)
+    head = (
+        "# Published programs on the mock\n\n"
+        "**Measured** by `python -m benchmarks.programs`: programs of others, unmodified unless a row says what is\n"
+        "replaced, with `refsim ttnn run` on mock meshes. Seconds and peak memory are of its process on this machine,\n"
+        "which does other work, too; they say nothing about a device. A failure is *not here* where weights, a file\n"
+        "or a module are missing, *ours* where the mock does not know a value, else open.\n\n"
+        f"{passed} of {len(rows)} pass, {sum(row.whose == 'not here' for row in rows)} need what is not here.\n"
+    )
+    parts = [head]
+    for source in dict.fromkeys(row.source for row in rows):
+        cells = [
+            (
+                row.name, row.mesh, verdicts.CATEGORIES[row.category].partition(":")[0], row.whose, row.operations,
+                row.kernels, row.findings, ", ".join(f"{what} {value}" for what, value in row.checks.items()) or "-",
+                row.seconds, row.gib, row.changed or "-",
+            )
+            for row in rows if row.source == source
+        ]  # fmt: skip
+        heads = ("program", "mesh", "verdict", "whose", "operations", "TT-Lang kernels", "findings", "checks", "s")
+        parts.append(f"## {source}\n\n" + as_markdown(cells, (*heads, "peak GiB", "replaced")) + "\n")
+    failures = [(row.name, row.message) for row in rows if row.whose != "-"]
+    if failures:
+        parts.append("## What stopped the others\n\n" + as_markdown(failures, ("program", "message")) + "\n")
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Run what the command line asks for, and write the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.programs", description=__doc__)
+    parser.add_argument("-k", default="", help="only programs whose name has these words, separated by commas")
+    parser.add_argument("--limit", type=float, default=600, help="seconds for one program")
+    parser.add_argument("--work", type=Path, default=Path("out/programs"), help="folder of weights and rows")
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of programs.md")
+    options = parser.parse_args()
+    trees = {source: Path(os.environ[name]).absolute() for source, name in TREES.items() if os.environ.get(name)}
+    if not trees:
+        print(f"skipped: none of {', '.join(TREES.values())} names a checkout.", file=sys.stderr)
+        return 0
+    work = options.work.absolute()
+    work.mkdir(parents=True, exist_ok=True)
+    kept = work / "programs.json"
+    rows = {row["name"]: Row(**row) for row in json.loads(kept.read_text())} if kept.exists() else {}
+    for program in programs(trees):
+        if options.k and not any(word in program.name for word in options.k.split(",")):
+            continue
+        row = run(program, trees[program.source], work, options.limit)
+        rows[row.name] = row
+        print(f"{row.name}: {row.category} {row.checks} {row.seconds} s, {row.gib} GiB {row.message}", flush=True)
+        output.write(kept, json.dumps([asdict(row) for row in rows.values()], indent=1).encode())
+    output.write(options.out / "programs.md", page(rows.values()).encode())
+    return 0
