@@ -35,6 +35,18 @@ def test_they_are_evidence_of_their_own() -> None:
     assert verdicts.passed(Counter({"ttl.kernel": 1}), Counter({"ttnn.sin": 1})) == verdicts.FALLBACK
 
 
+def test_they_have_no_price() -> None:
+    from types import SimpleNamespace
+
+    from tt_impl.harness.reports.cost import summary
+    from tt_impl.mock.log.events import Event
+
+    events = [Event(number, "ttl.scaled_sum", "program.py:1", []) for number in range(2)]
+    session = SimpleNamespace(log=SimpleNamespace(events=events), meter=SimpleNamespace(meshes={}))
+    told = [{"device_op": "ttl.scaled_sum", "reason": "a TT-Lang kernel", "count": 2}]
+    assert summary(session, [])["unpriced"] == told
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [((), "tt-lang-sim, and that is not installed"), (("ttl_api.py",), "compiler is installed")],

@@ -1,12 +1,11 @@
 """The traced target of zoecarver/dflash: a trace captured on zeros, replayed for each token, beside transformers."""
 
-import device
-import qwen3
 import small
 import torch
 import torch.nn.functional as F
 import ttnn
 from common import check, pcc
+from small import device, qwen3
 
 NEW, ROWS = 3, 32
 mesh = device.open_dev()

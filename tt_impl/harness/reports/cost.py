@@ -121,6 +121,7 @@ def summary(session: Session, predictions: list[Prediction]) -> dict[str, Any]:
         if not p.unpriced:
             by_kind[p.kind] += p.ns
     unpriced = Counter((p.launch.program.name, p.unpriced) for p in predictions if p.unpriced)
+    unpriced += Counter((event.op, "a TT-Lang kernel") for event in events if event.op.startswith("ttl."))
     by_class_only = Counter(p.launch.program.name for p in predictions if not p.unpriced and not p.measured)
     return {
         "source": SOURCE,

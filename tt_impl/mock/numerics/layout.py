@@ -13,7 +13,7 @@ from tt_impl.mock.numerics.kernel import Kernel, rounded
 from tt_impl.mock.storage.values import Shards
 
 
-@rounded("typecast")
+@rounded("typecast", "experimental.typecast")
 def typecast(kernel: Kernel, input_tensor: Shards, *_dtypes: Any) -> list[Tensor]:
     """Pack to the new dtype, blocks of eight bits precisely; integers become floats first."""
 

@@ -23,7 +23,7 @@ def to_layout(call: Call, tensor: Tensor, *_layout: Any) -> Tensor:
     return tensor
 
 
-@per_device("typecast", with_call=True)
+@per_device("typecast", "experimental.typecast", with_call=True)
 def typecast(call: Call, input_tensor: Tensor, *_dtypes: Any) -> Tensor:
     """Cast as :func:`tt_impl.mock.storage.dtypes.typecast` says."""
     return dtypes.typecast(input_tensor, call.argument("input_tensor", 0).dtype, call.outputs[0].dtype)

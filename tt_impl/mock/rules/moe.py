@@ -34,6 +34,12 @@ def _by_device(x: Shards, cluster_axis: int | None, values: Callable[[int, list[
     return [result[device] for device in range(len(x))]
 
 
+def _experts_of(mapping: Shards, device: int) -> list[int]:
+    """Return the experts that a device has, by their numbers."""
+    rows = mapping[device]
+    return rows.reshape(-1, rows.shape[-1])[:, device].nonzero().flatten().tolist()
+
+
 @across("all_to_all_dispatch")
 def all_to_all_dispatch(
     call: Call,
@@ -84,17 +90,39 @@ def all_to_all_combine(
         raise call.unsupported("local_reduce, whose rows depend on which expert a device takes first")
     dim = _token_dim(call, output_shard_dim)
 
-    def experts_of(device: int) -> list[int]:
-        mapping = expert_mapping_tensor[device]
-        return mapping.reshape(-1, mapping.shape[-1])[:, device].nonzero().flatten().tolist()
-
     def combined(device: int, group: list[int]) -> Tensor:
         choices = expert_metadata_tensor[device][0]
         made = torch.full((choices.shape[-1], *choices.shape[:-1], input_tensor[0].shape[-1]), UNWRITTEN)
         for other in group:
-            for number, expert in enumerate(experts_of(other)):
+            for number, expert in enumerate(_experts_of(expert_mapping_tensor, other)):
                 wanted = (choices == expert).movedim(-1, 0).unsqueeze(-1)
                 made = torch.where(wanted, input_tensor[other][number], made)
         return made.chunk(len(group), dim)[group.index(device)]
 
     return _by_device(input_tensor, cluster_axis, combined)
+
+
+@across("moe_expert_token_remap")
+def moe_expert_token_remap(
+    call: Call,
+    topk_tensor: Shards,
+    expert_mapping_tensor: Shards,
+    expert_metadata_tensor: Shards,
+    *,
+    reduction_size: int = 16,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Give each device the scores [1, B, S, E*D] of its own experts by [1, B, S, K], those chosen; zero if it was not.
+
+    Returns [1, B, S, E], and which experts any of ``reduction_size`` tokens in a row has a score of: 1, or 0.
+    """
+
+    def scores(device: int) -> Tensor:
+        chosen = torch.zeros_like(topk_tensor[device]).scatter(-1, expert_metadata_tensor[device].long(), 1.0)
+        return (topk_tensor[device] * chosen)[..., _experts_of(expert_mapping_tensor, device)]
+
+    def anybody(values: Tensor) -> Tensor:
+        by_chunk = values.reshape(1, 1, -1, reduction_size, values.shape[-1])
+        return (by_chunk != 0).any(3).long()
+
+    mapped = [scores(device) for device in range(len(topk_tensor))]
+    return mapped, [anybody(values) for values in mapped]

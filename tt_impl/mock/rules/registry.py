@@ -74,6 +74,7 @@ _NEUTRAL_IN = {
         mm_cores_y mm_block_ht mm_block_wt mm_N_full_block_wt chunk_width_in_mm_blocks""",
     # it says where results lie, or how devices exchange them
     **dict.fromkeys(("batch_norm", "experimental.broadcast_to"), "output"),
+    "moe_expert_token_remap": "optional_output_mapping_tensor optional_output_reduced_tensor",
     "experimental.all_gather_matmul_async": "all_gather_core_grid_offset memory_config_ag memory_config_mm",
     "experimental.all_gather_minimal_matmul_async": "fsdp_topology fsdp_multi_device_global_semaphore",
     "experimental.deepseek_grouped_gate": "weights_layout",

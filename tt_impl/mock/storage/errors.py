@@ -13,11 +13,19 @@ class ShadowError(RefsimError):
         self.op = op
 
 
+_OWN_KERNELS = frozenset({"ttnn.generic_op", "ttnn.experimental.prepare_generic_op"})
+
+
 class MissingRule(ShadowError):
     """No rule says what the operation computes."""
 
     def __init__(self, op: str) -> None:
-        super().__init__(f"{op} has no shadow rule.", op)
+        why = (
+            f"{op} runs kernels of the program itself, in C++: the mock runs none, so nobody knows what they write."
+            if op in _OWN_KERNELS
+            else f"{op} has no shadow rule."
+        )
+        super().__init__(why, op)
 
 
 class RefusedOption(ShadowError):

@@ -17,6 +17,8 @@ def unknown_operation(t: Env) -> None:
     finally:
         RULES["ttnn.exp"] = rule
     raises(ShadowError, lambda: x.pad_to_tile(0.0), "ttnn.Tensor.pad_to_tile")
+    program = t.ttnn.ProgramDescriptor()
+    raises(ShadowError, lambda: t.ttnn.generic_op([x, x], program), "ttnn.generic_op", "kernels of the program itself")
 
 
 def rule_that_fails(t: Env) -> None:

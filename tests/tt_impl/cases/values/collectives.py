@@ -160,4 +160,27 @@ def stale_ping_pong(t: Env) -> None:
     t.check(buffer, results[1])
 
 
+def scores_of_the_experts_of_a_device(t: Env) -> None:
+    """Each device gets the scores of its own experts, where a token chose them, and which of them any token did."""
+    ttnn, tokens, chosen, total, chunk = t.ttnn, 16, 2, 2 * t.n, 8
+    scores = t.rand(1, tokens // 2, 2, total).abs() + 0.5
+    picks = torch.rand(*scores.shape, generator=t.random).argsort(-1)[..., :chosen]
+    owner = torch.arange(total) % t.n
+    mapping = torch.nn.functional.one_hot(owner, t.n).view(1, 1, total, t.n)
+    rows = dict(dtype="uint16", layout="ROW_MAJOR")
+    mapped, reduced = ttnn.moe_expert_token_remap(
+        t.put(scores, layout="ROW_MAJOR"),
+        t.put(mapping.int(), **rows),
+        t.put(picks.int(), **rows),
+        reduction_size=chunk,
+    )
+    expected = []
+    for device in range(t.n):
+        mine = (owner == device).nonzero().flatten()
+        wanted = (picks.unsqueeze(-1) == mine).any(-2)
+        expected.append(torch.where(wanted, scores[..., mine], 0.0))
+    t.check(mapped, expected)
+    t.check(reduced, [(part.reshape(1, 1, -1, chunk, 2) > 0).any(3).long() for part in expected])
+
+
 CASES = collect(globals())

@@ -44,6 +44,7 @@ def typecasts_of_floats(t: Env) -> None:
     for dtype, (numbers, whole) in wanted.items():
         out = ttnn.typecast(_put(t, "float32", *numbers), getattr(ttnn, dtype))
         assert _first(t, out, len(whole)) == whole, dtype
+    assert _first(t, ttnn.experimental.typecast(_put(t, "bfloat16", 2.5, -2.5), ttnn.int32), 2) == [2, -2]
     block = ttnn.typecast(_put(t, "bfloat8_b", 2.5, 1.75), ttnn.uint16)
     assert _first(t, block, 2) == [2, 1]
 
