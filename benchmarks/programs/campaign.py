@@ -61,7 +61,7 @@ class Program:
 
 @dataclass
 class Row:
-    """What came of it: ``checks`` are its comparisons, ``seconds`` and ``gib`` of its process."""
+    """What came of it: ``checks`` are its comparisons; ``seconds``, ``cpu_seconds``, ``gib`` are of its process."""
 
     name: str
     source: str
@@ -73,6 +73,7 @@ class Row:
     findings: int
     seconds: float
     gib: float
+    cpu_seconds: float = 0.0
     changed: str = ""
     checks: dict[str, str] = field(default_factory=dict)
 
@@ -144,6 +145,7 @@ def run(program: Program, tree: Path, work: Path, limit: float) -> Row:
         len(verdict.get("findings", ())),
         round(seconds, 1),
         round(usage.ru_maxrss / 2**20, 2),
+        round(usage.ru_utime + usage.ru_stime, 1),
         program.changed,
         _checks(text),
     )
@@ -188,12 +190,12 @@ def page(rows: Iterable[Row]) -> str:
             (
                 row.name, row.mesh, verdicts.CATEGORIES[row.category].partition(":")[0], row.whose, row.operations,
                 row.kernels, row.findings, ", ".join(f"{what} {value}" for what, value in row.checks.items()) or "-",
-                row.seconds, row.gib, row.changed or "-",
+                row.seconds, row.cpu_seconds or "-", row.gib, row.changed or "-",
             )
             for row in rows if row.source == source
         ]  # fmt: skip
         heads = ("program", "mesh", "verdict", "whose", "operations", "TT-Lang kernels", "findings", "checks", "s")
-        parts.append(f"## {source}\n\n" + as_markdown(cells, (*heads, "peak GiB", "replaced")) + "\n")
+        parts.append(f"## {source}\n\n" + as_markdown(cells, (*heads, "CPU s", "peak GiB", "replaced")) + "\n")
     failures = [(row.name, row.message) for row in rows if row.whose != "-"]
     if failures:
         parts.append("## What stopped the others\n\n" + as_markdown(failures, ("program", "message")) + "\n")
