@@ -312,5 +312,5 @@ def programs(session: nox.Session) -> None:
     """Run published programs on the mock, half an hour on two cores; DFLASH_TREE and TT_METAL_TREE name checkouts,
     without one it is skipped aloud. Writes reports/programs.md.
     """
-    session.install(*VERSIONS, "-e", ".[ttnn,kernels,dev]")
+    session.install(*VERSIONS, "-e", ".[ttnn,kernels,dev]", "ftfy>=6")  # Wan of tt_dit needs the last
     session.run("python", "-m", "benchmarks.programs", *session.posargs)
