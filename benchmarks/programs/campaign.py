@@ -121,17 +121,17 @@ def run(program: Program, tree: Path, work: Path, limit: float) -> Row:
     search = [str(ROOT), *(str((tree / folder).resolve()) for folder in program.path), str(DRIVE)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(search), "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, "-m", "refsim", "ttnn", "run", "--json", "--mesh", program.mesh]
-    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as told:
+    with tempfile.TemporaryFile("w+") as stderr, tempfile.TemporaryFile("w+") as stdout:
         began = time.monotonic()
         process = subprocess.Popen(
-            [*command, str(program.script), *arguments], cwd=work, env=environment, stdout=told, stderr=said
+            [*command, str(program.script), *arguments], cwd=work, env=environment, stdout=stdout, stderr=stderr
         )
         usage = _waited(process, limit)
         seconds = time.monotonic() - began
-        said.seek(0)
-        told.seek(0)
-        text = said.read()
-        answer = told.read()
+        stderr.seek(0)
+        stdout.seek(0)
+        text = stderr.read()
+        answer = stdout.read()
     verdict = json.loads(answer) if answer.startswith("{") else {"category": verdicts.TIMEOUT, "message": "no end"}
     ops: dict[str, int] = verdict.get("ops", {})
     return Row(
@@ -216,14 +216,14 @@ def main() -> int:
         return 0
     work = options.work.absolute()
     work.mkdir(parents=True, exist_ok=True)
-    kept = work / "programs.json"
-    rows = {row["name"]: Row(**row) for row in json.loads(kept.read_text())} if kept.exists() else {}
+    saved = work / "programs.json"
+    rows = {row["name"]: Row(**row) for row in json.loads(saved.read_text())} if saved.exists() else {}
     for program in programs(trees):
         if options.k and not any(word in program.name for word in options.k.split(",")):
             continue
         row = run(program, trees[program.source], work, options.limit)
         rows[row.name] = row
         print(f"{row.name}: {row.category} {row.checks} {row.seconds} s, {row.gib} GiB {row.message}", flush=True)
-        output.write(kept, json.dumps([asdict(row) for row in rows.values()], indent=1).encode())
+        output.write(saved, json.dumps([asdict(row) for row in rows.values()], indent=1).encode())
     output.write(options.out / "programs.md", page(rows.values()).encode())
     return 0

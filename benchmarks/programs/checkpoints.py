@@ -203,7 +203,10 @@ def _dflash(folder: Path) -> None:
 
 
 def _draft() -> dict[str, torch.Tensor]:
-    width, queries, keys, inner = 2048, 4096, 512, 6144
+    width = 2048
+    queries = 4096
+    keys = 512
+    inner = 6144
     shapes: dict[str, tuple[int, ...]] = {"fc": (width, 5 * width), "hidden_norm": (width,), "norm": (width,)}
     for layer in range(2):
         of_layer = {

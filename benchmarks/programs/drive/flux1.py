@@ -11,7 +11,10 @@ arange_from_the_host()
 from models.tt_dit.pipelines.flux1 import pipeline_flux1 as module  # noqa: E402 - after what it takes is replaced
 
 vae_in_torch(module)
-CHECKPOINT, SIZE, STEPS, PROMPT = sys.argv[1], 128, 2, "a red fox in snow"
+CHECKPOINT = sys.argv[1]
+SIZE = 128
+STEPS = 2
+PROMPT = "a red fox in snow"
 mesh = open_mesh()
 config = module.Flux1PipelineConfig.default(
     mesh_shape=mesh.shape, width=SIZE, height=SIZE, checkpoint_name=CHECKPOINT, use_torch_clip_text_encoder=False
@@ -22,7 +25,8 @@ pictures: list = []
 noted(pipeline._text_encoder, "encode_cfg", texts)
 noted(pipeline._vae, "decode", pictures)
 pipeline(prompts=[PROMPT], num_inference_steps=STEPS, seed=0, traced=False)
-((_, (text, pooled)),), (((latents,), picture),) = texts, pictures
+((_, (text, pooled)),) = texts
+(((latents,), picture),) = pictures
 
 reference = FluxPipeline.from_pretrained(CHECKPOINT)
 embedded, pooled_there, _ = reference.encode_prompt(PROMPT, None)
@@ -38,6 +42,7 @@ packed = reference(
 ).images  # fmt: skip
 expected = reference._unpack_latents(packed, SIZE, SIZE, reference.vae_scale_factor)
 check("latents PCC", pcc(latents.permute(0, 3, 1, 2), expected))
-scale, shift = reference.vae.config.scaling_factor, reference.vae.config.shift_factor
+scale = reference.vae.config.scaling_factor
+shift = reference.vae.config.shift_factor
 check("picture PCC", pcc(picture, reference.vae.decode(expected / scale + shift).sample.detach()))
 ttnn.close_mesh_device(mesh)

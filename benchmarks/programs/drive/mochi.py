@@ -10,8 +10,12 @@ from models.tt_dit.pipelines.mochi import pipeline_mochi as module
 
 decode = module.MochiVAEDecoderAdapter.decode
 module.MochiVAEDecoderAdapter.decode = lambda self, latents, **options: decode(self, latents.float(), **options)
-CHECKPOINT, SIZE, FRAMES, STEPS = sys.argv[1], 128, 7, 3
-PROMPT, NEGATIVE = "a red fox in snow", "a dog"
+CHECKPOINT = sys.argv[1]
+SIZE = 128
+FRAMES = 7
+STEPS = 3
+PROMPT = "a red fox in snow"
+NEGATIVE = "a dog"
 mesh = open_mesh()
 config = module.MochiPipelineConfig.default(
     mesh_shape=mesh.shape, checkpoint_name=CHECKPOINT, height=SIZE, width=SIZE, num_frames=FRAMES,

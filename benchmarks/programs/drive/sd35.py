@@ -12,7 +12,11 @@ from models.tt_dit.pipelines.stable_diffusion_35_large import (  # noqa: E402 - 
 )
 
 vae_in_torch(module)
-CHECKPOINT, SIZE, STEPS, PROMPT, NEGATIVE = sys.argv[1], 128, 2, "a red fox in snow", "a dog"
+CHECKPOINT = sys.argv[1]
+SIZE = 128
+STEPS = 2
+PROMPT = "a red fox in snow"
+NEGATIVE = "a dog"
 pipeline = module.StableDiffusion3Pipeline.create_pipeline(
     mesh_device=open_mesh(), width=SIZE, height=SIZE, checkpoint_name=CHECKPOINT
 )
@@ -23,7 +27,8 @@ noted(pipeline._vae, "decode", pictures)
 pipeline(
     prompts=[PROMPT], negative_prompts=[NEGATIVE], num_inference_steps=STEPS, seed=0, traced=False, guidance_scale=3.5
 )
-((_, (text, pooled)),), (((latents,), picture),) = texts, pictures
+((_, (text, pooled)),) = texts
+(((latents,), picture),) = pictures
 
 reference = StableDiffusion3Pipeline.from_pretrained(CHECKPOINT)
 length = 256 if pipeline.t5_enabled() else 77
@@ -42,5 +47,6 @@ expected = reference(
     latents=noise, output_type="latent", max_sequence_length=length,
 ).images  # fmt: skip
 check("latents PCC", pcc(latents.permute(0, 3, 1, 2), expected))
-scale, shift = reference.vae.config.scaling_factor, reference.vae.config.shift_factor
+scale = reference.vae.config.scaling_factor
+shift = reference.vae.config.shift_factor
 check("picture PCC", pcc(picture, reference.vae.decode(expected / scale + shift).sample.detach()))

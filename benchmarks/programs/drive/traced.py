@@ -7,7 +7,8 @@ import ttnn
 from common import check, pcc
 from small import device, qwen3
 
-NEW, ROWS = 3, 32
+NEW = 3
+ROWS = 32
 mesh = device.open_dev()
 weights = qwen3.load_target_weights(mesh)
 scratch = qwen3.prealloc_target_scratch(ROWS, weights, mesh)

@@ -8,8 +8,12 @@ from common import check, open_mesh, pcc
 from diffusers import UniPCMultistepScheduler, WanPipeline
 from models.tt_dit.pipelines.wan import pipeline_wan as module
 
-CHECKPOINT, SIZE, FRAMES, STEPS = sys.argv[1], 128, 5, 3
-PROMPT, NEGATIVE = "a red fox in snow", "a dog"
+CHECKPOINT = sys.argv[1]
+SIZE = 128
+FRAMES = 5
+STEPS = 3
+PROMPT = "a red fox in snow"
+NEGATIVE = "a dog"
 mesh = open_mesh()
 pipeline = module.WanPipeline.create_pipeline(
     mesh_device=mesh, checkpoint_name=CHECKPOINT, height=SIZE, width=SIZE, num_frames=FRAMES, max_sequence_length=512
