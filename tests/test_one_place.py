@@ -29,6 +29,7 @@ OF_PARITY = (
     ),  # random models and their folders
     "parity/cases/suites/",
     "parity/faults/",
+    "benchmarks/programs/",  # of others, which load models by their names
 )
 OUTLINED = ("sd35", "flux1", "flux2", "mochi", "qwenimage")
 """Models whose class is changed into an outline, see ``parity.kinds.published.outlined_classes``."""
