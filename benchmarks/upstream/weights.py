@@ -11,10 +11,7 @@ What upstream's tests assert is untouched: both sides of their comparison get th
 from __future__ import annotations
 
 import functools
-import json
-import re
 import sys
-import types
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -22,38 +19,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from refsim.models import registry
-from refsim.models.spec import Published
+from benchmarks.upstream.published import CLIP_END, CLIP_START, published
+from benchmarks.upstream.stand_ins import forget, stand_in_for_torchvision
 
 LAYERS = 2
-CLIP_START = 49406
-CLIP_END = 49407
 WHOLE = (
     ("models.tt_dit.models.transformers.transformer_sd35", "SD35Transformer2DModel"),
     ("models.tt_dit.models.transformers.transformer_mochi", "MochiTransformer3DModel"),
 )
 """Modules and classes of tt_dit whose tests make all published layers."""
-
-
-def _published(class_name: str, where: str) -> dict[str, Any] | None:
-    """Return the configuration of this project's own list whose name says most of ``where``, cut; None if none."""
-    spec = registry.by_class_name(class_name)
-    if spec is None:
-        return None
-    hints = re.split(r"[^a-z0-9]+", where.lower().replace(".", ""))
-    hints += [class_name, "g" if "text_encoder_2" in where else "l"]  # the two CLIPs of a pipeline
-
-    def agreement(published: Published) -> int:
-        return sum(part in hints for part in (*published.name.split("-"), *published.config.get("architectures", ())))
-
-    best = max(spec.published, key=agreement)
-    config = {k: v for k, v in best.config.items() if k not in ("_class_name", "architectures", "model_type")}
-    config = json.loads(json.dumps(config))  # with lists, as a file has them
-    kinds = [key for key in ("num_layers", "num_single_layers", "num_hidden_layers") if key in config]
-    config |= {key: min(config[key], LAYERS // len(kinds)) for key in kinds}
-    if "text_encoder" in where and "num_hidden_layers" in config:
-        config |= {"bos_token_id": CLIP_START, "eos_token_id": CLIP_END}
-    return config
 
 
 def _qwen25_vl() -> dict[str, Any]:
@@ -88,7 +62,7 @@ def random_model(cls: type, where: str, dtype: torch.dtype | None) -> nn.Module:
         OSError: there is no configuration for it here, as a hub that cannot be reached would.
     """
     name = cls.__name__
-    config = MODELS[name]() if name in MODELS else _published(name, where)
+    config = MODELS[name]() if name in MODELS else published(name, where, LAYERS)
     if config is None:
         raise OSError(f"the weights of {name} ({where}) need a download.")
     known = getattr(cls, "config_class", None)
@@ -157,24 +131,8 @@ def _install() -> None:
     transformers.AutoTokenizer.from_pretrained = _t5_tokenizer
 
 
-def _stand_in_for_torchvision() -> list[str]:
-    """Put an empty ``torchvision`` in place for the one conftest that imports it for other models' tests; return names.
-
-    Only while conftests are imported: libraries that would use it look for it themselves, and must not find it.
-    """
-    try:
-        import torchvision  # noqa: F401 - the real one is there
-    except ImportError:
-        module = types.ModuleType("torchvision")
-        module.transforms = types.ModuleType("torchvision.transforms")  # type: ignore[attr-defined]
-        stand_ins = {"torchvision": module, "torchvision.transforms": module.transforms}
-        sys.modules.update(stand_ins)
-        return list(stand_ins)
-    return []
-
-
 _install()
-_stand_ins = _stand_in_for_torchvision()
+_stand_ins = stand_in_for_torchvision()
 
 
 def _cut_layers() -> None:
@@ -202,5 +160,4 @@ def pytest_collection_modifyitems() -> None:
 
 def pytest_collection() -> None:
     """All conftests above the tests are imported by now."""
-    while _stand_ins:
-        sys.modules.pop(_stand_ins.pop(), None)
+    forget(_stand_ins)

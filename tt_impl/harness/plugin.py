@@ -68,6 +68,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="on",
         help="off computes no values: shapes, memory and ttnn's checks alone, at any size; what is read are zeros",
     )
+    group.addoption(
+        "--ttnn-mock-weights",
+        metavar="random[:SEED]",
+        default="",
+        help="models and safetensors files from their configuration or header alone, with random weights",
+    )
     group.addoption("--ttnn-mock-json", metavar="FILE", help="write one JSON object per test, a line each")
     group.addoption("--ttnn-report", metavar="DIR", help="write what each test used: memory, collectives, time")
 
@@ -97,8 +103,19 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
             Strict.of(options.ttnn_mock_strict or early_config.getini("ttnn_mock_strict"))
             check_numerics(options.ttnn_mock_numerics or early_config.getini("ttnn_mock_numerics"))
             machine.prepare(options.ttnn_mock)
+            _install_weights(options)
         except UserError as error:
             raise pytest.UsageError(error.with_flags) from error
+
+
+def _install_weights(options: Any) -> None:
+    """Have models and checkpoints come without their weights, if that is asked for."""
+    if options.ttnn_mock_weights:
+        from tt_impl.harness import weights
+        from tt_impl.mock.hardware import seed_of
+
+        seed = seed_of(options.ttnn_mock_weights)
+        weights.install(weights.RandomWeights(seed or 0, options.ttnn_mock_values == "on"))
 
 
 def _forget(verdicts: Path) -> None:

@@ -21,7 +21,7 @@ from tt_impl.harness.pytest.selection import AUTO
 from tt_impl.harness.pytest.verdicts import CATEGORIES, Verdict
 from tt_impl.harness.reports import exhausted
 from tt_impl.harness.watch import rounding
-from tt_impl.mock.hardware import check_numerics
+from tt_impl.mock.hardware import check_numerics, seed_of
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Options:
         allowed: kinds of findings that do not.
         numerics: ``exact`` or ``fast`` rounds values as kernels do, ``off`` once.
         values: False computes none.
+        weights: ``random`` or ``random:SEED`` gives models and checkpoints without their weights.
     """
 
     mesh: str
@@ -84,6 +85,7 @@ class Options:
     allowed: tuple[str, ...] = ()
     numerics: str = "off"
     values: bool = True
+    weights: str = ""
 
 
 def run(program: Program, options: Options) -> Verdict:
@@ -98,6 +100,7 @@ def run(program: Program, options: Options) -> Verdict:
     if options.report is not None:
         output.check_folder(options.report, "--report")
     check_numerics(options.numerics)
+    seed_of(options.weights)
     machine.prepare(options.mesh)
 
     from tt_impl.harness.pytest.isolation import Child, Ended  # which imports ttnn
@@ -121,6 +124,10 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
     from tt_impl.harness.watch.session import watched
 
     machine.enter(options.mesh)
+    if (seed := seed_of(options.weights)) is not None:
+        from tt_impl.harness import weights
+
+        weights.install(weights.RandomWeights(seed, options.values))
     if options.quiet_stdout:
         os.dup2(2, 1)
     verdict = Verdict(program.name, "passed", verdicts.NO_DEVICE, mesh=options.mesh)
@@ -134,15 +141,15 @@ def _inside(program: Program, options: Options, last: Callable[[str], None]) -> 
         except BaseException as error:
             session.log.ended_by(error)
             _failed(verdict, error)
+            if not options.values and verdicts.may_be_of_values(error):
+                verdict.outcome = "skipped"
+                verdict.category = verdicts.UNJUDGED
         if verdict.outcome == "passed" and session.unknown:
             verdict.outcome = "failed"
             verdict.category = verdicts.CAUGHT
             verdict.message = verdicts.first_words(session.unknown[0])
         elif verdict.outcome == "passed":
             verdict.category = verdicts.passed(session.ops, session.fallbacks, options.values)
-        elif verdict.category == verdicts.ASSERTION and not options.values:
-            verdict.outcome = "skipped"
-            verdict.category = verdicts.UNJUDGED
         sys.stdout.flush()
     verdict.ops = dict(session.ops)
     verdict.fallbacks = dict(session.fallbacks)

@@ -123,6 +123,20 @@ def check_values(option: str) -> bool:
     return option == "on"
 
 
+def seed_of(option: str) -> int | None:
+    """Read ``random`` or ``random:SEED``; None for nothing.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if not option:
+        return None
+    kind, has_seed, seed = option.partition(":")
+    if kind != "random" or (has_seed and not seed.isdecimal()):
+        raise UserError(f"weights can be random or random:SEED, not '{option}'.")
+    return int(seed or 0)
+
+
 def share() -> None:
     """Load once, and lay out once, what all processes need that this one forks."""
     import tt_impl.mock.calls.shadow  # noqa: F401 - and with it ttnn and the rules

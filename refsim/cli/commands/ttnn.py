@@ -49,6 +49,13 @@ def run(
             autocompletion=opt.complete(lambda: ("on", "off")),
         ),
     ] = "on",
+    weights: Annotated[
+        str,
+        typer.Option(
+            metavar="random[:SEED]",
+            help="Models and safetensors files from their configuration or header alone, with random weights.",
+        ),
+    ] = "",
     report: Annotated[Path | None, opt.output(help="Write memory, collectives and time into this folder.")] = None,
     as_json: Annotated[
         bool, opt.output("--json", help="Print the verdict as JSON; the program prints to stderr.")
@@ -70,7 +77,9 @@ def run(
     fails = Strict.of(strict_kinds or "all") if strict or strict_kinds else None
     allowed = tuple(check_kinds(allow or ()))
     computes = check_values(values)
-    verdict = script.run(asked, script.Options(mesh, fallback, report, as_json, fails, allowed, numerics, computes))
+    verdict = script.run(
+        asked, script.Options(mesh, fallback, report, as_json, fails, allowed, numerics, computes, weights)
+    )
     if as_json:
         typer.echo(output.document(verdict))
     else:

@@ -166,6 +166,11 @@ def _raised_from(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
+def may_be_of_values(error: BaseException) -> bool:
+    """Tell whether an error may come of values that are zeros: an assertion, or arithmetic with them."""
+    return _by_text(error) == ASSERTION or isinstance(error, ArithmeticError)
+
+
 def is_exhausted(text: str) -> bool:
     """Tell whether ttnn's message says that memory of a device is not enough."""
     words = "Out of Memory: Not enough space", "clash with L1 buffers", "beyond max L1 size"

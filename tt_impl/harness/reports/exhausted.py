@@ -45,9 +45,8 @@ def as_json(record: Exhausted, traces: Sequence[str] = (), top: int = TOP) -> di
     each living one holds, as passed; ``kernel_binaries``: see :func:`kernel_binaries`; ``memories``: by kind
     ``banks``, ``bank_bytes``, ``allocated_per_bank``, ``free_per_bank``, ``largest_free_per_bank`` and ``owners`` by
     line, the ``top`` largest: ``op``, ``where``, ``count``, ``bytes_per_bank``, ``shapes``, ``dtype``, ``left``
-    (tensors that
-    were used, but not since the line made its next one) and ``never`` (that nothing has used), each with ``count`` and
-    ``bytes_per_bank``.
+    (tensors that were used, but not since the line made its next one) and ``never`` (that nothing has used), each with
+    ``count`` and ``bytes_per_bank``.
     """
     return {
         "sentence": sentence(record),
