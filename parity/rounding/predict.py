@@ -80,6 +80,7 @@ class Prediction(Document):
 
     Attributes:
         timed: What the seconds are of: the denoising loop of this model.
+        ran: What was run in the model's place, and on how much.
         alone: One kind of op rounded, all else exact, the most harmful first.
         choices: All ops rounded, by weights, fidelity and destination.
         numerics: Of the run whose blocks and layers are listed.
@@ -102,6 +103,7 @@ class Prediction(Document):
     rounded_once: dict[str, int]
     limits: tuple[str, ...] = LIMITS
     front: list[str] = field(default_factory=list)
+    ran: str = ""
 
 
 def predict(
@@ -154,6 +156,7 @@ def predict(
         recommended=recommend(choices, pcc),
         rounded_once=usual.rounded_once,
         front=[row.name for row in pareto(choices)],
+        ran=subject.ran,
     )
 
 

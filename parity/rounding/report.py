@@ -55,7 +55,7 @@ def text(prediction: Prediction) -> str:
     parts = [
         f"# Rounding of {prediction.model}",
         f"Predicted by `refsim numerics predict` on {prediction.layout}, seed {prediction.seed}; the judge is the same "
-        "run in fp32. Weights and inputs are bf16 numbers.",
+        f"run in fp32. Weights and inputs are bf16 numbers.{f' Run was {prediction.ran}.' if prediction.ran else ''}",
         recommendation(prediction),
         "## One choice at a time, all else exact, the most harmful first",
         _rows(prediction.alone),

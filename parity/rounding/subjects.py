@@ -11,7 +11,7 @@ Weights and inputs are numbers that bf16 has, as published weights are, so that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ class Subject:
         options: the run's options for a dtype and further fields.
         forward: runs it with a seed and options.
         timed: what ``refsim time`` prices in its place: a published model or the folder; None for nothing.
+        ran: what is run in the name's place, and on how much; empty for the thing itself.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Subject:
     options: Callable[..., RunOptions]
     forward: Callable[[int, RunOptions], Result]
     timed: str | None = None
+    ran: str = ""
 
     def run(self, seed: int, numerics: str = "", *, dtype: str | None = None) -> Result:
         """Run with a device's numerics in bf16; without, in fp32: that is exact, and the judge."""
@@ -124,7 +126,9 @@ def _of_model(name: str, model: str, store: CheckpointStore, mesh: str, parallel
     if not cases:
         raise UserError(f"'{model}' has no case of one forward; choose another model or give a folder.")
     subject = _of_case(cases[0], store, mesh, parallel)
-    return replace(subject, name=name, timed=name if name in published() else None)
+    sizes = ", ".join(f"{key} {value}" for key, value in asdict(cases[0].shape).items())
+    ran = f"the random model {model} ({'one block' if MODELS[model].block is not None else 'whole'}), {sizes}"
+    return replace(subject, name=name, timed=name if name in published() else None, ran=ran)
 
 
 def _block_of(name: str) -> str:

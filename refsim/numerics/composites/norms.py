@@ -19,12 +19,15 @@ import torch
 from torch import Tensor
 
 from refsim.base.errors import UserError
-from refsim.numerics.composites.compute import Compute
+from refsim.numerics.composites.compute import Compute, zeros_to
+from refsim.numerics.packer import accumulate
 
 LAYER_NORM = Compute("HiFi4", fp32_dest_acc_en=True)
 RMS_NORM = Compute("HiFi4", fp32_dest_acc_en=False)
 DISTRIBUTED_NORM = Compute("HiFi4", fp32_dest_acc_en=False)
 SOFTMAX = Compute("HiFi4", fp32_dest_acc_en=False)
+TILE = 32
+"""Columns of a tile."""
 
 
 def layer_norm(
@@ -134,6 +137,26 @@ def statistics(
     if kind == "layer":
         sums.append(compute.reduce("sum", x))
     return compute.store(torch.cat(sums, dim=-1), out_dtype)
+
+
+def packed_squares(x: Tensor, *, compute: Compute, out_dtype: str = "bfloat16") -> Tensor:
+    """Return the sum of squares (..., 1) that ``wan_fused_rmsnorm_pre_allgather`` hands to the gather.
+
+    The packer adds the squares of all tiles of a row in L1, as wide as the destination, then one tile is reduced.
+
+    Args:
+        x: float32 (..., N / devices).
+        compute: of the operation.
+        out_dtype: of the statistics.
+
+    Source: the wheel's `rmsnorm_pre_allgather.cpp`; how wide L1's tile is, the host says, whose source isn't there.
+    """
+    tiles = zeros_to(compute.mul(x, x), -1, TILE).unflatten(-1, (-1, TILE))
+    total = compute.store(tiles[..., 0, :])
+    for index in range(1, tiles.shape[-2]):
+        added = tiles[..., index, :]
+        total = accumulate(total, added, dtype=compute.l1_dtype, fp32_dest_acc_en=compute.fp32_dest_acc_en)
+    return compute.store(compute.reduce("sum", total), out_dtype)
 
 
 def from_statistics(

@@ -77,13 +77,16 @@ computing(
 )
 
 
-def rotate(kernel: Kernel, x: Tensor, cos: Tensor, sin: Tensor, transformation: Tensor) -> Tensor:
-    """Turn neighbours; a transformation that does something else is not modelled."""
+def rotate(
+    kernel: Kernel, x: Tensor, cos: Tensor, sin: Tensor, transformation: Tensor, *, dtype: str | None = None
+) -> Tensor:
+    """Turn neighbours, packed as ``dtype``, by default the output's; another transformation is not modelled."""
     if not torch.equal(transformation.reshape(transformation.shape[-2:]), elementwise.swapped()):
         raise Unmodelled("another transformation")
     rows = x.shape[-2]
     compute = kernel.compute(elementwise.BINARY)
-    return elementwise.rotary(x, cos[..., :rows, :], sin[..., :rows, :], dtype=kernel.out_dtype, compute=compute)
+    cos, sin = (table[..., :rows, :] for table in (cos, sin))
+    return elementwise.rotary(x, cos, sin, dtype=dtype or kernel.out_dtype, compute=compute)
 
 
 def rotate_by_halves(kernel: Kernel, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

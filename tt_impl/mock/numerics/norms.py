@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from refsim.numerics.composites import Compute, norms
+from tt_impl.mock.numerics.attention import rotate
 from tt_impl.mock.numerics.kernel import Kernel, Unmodelled, computing, rounded
+from tt_impl.mock.rules.heads import split_heads
 from tt_impl.mock.rules.norm import row
 from tt_impl.mock.rules.norm_distributed import quantities, tiles_of
 from tt_impl.mock.rules.softmax import mask_of
@@ -114,6 +116,43 @@ def dit_normed(
 
 
 computing("experimental.dit_layernorm_post_allgather", normed=dit_normed)
+
+
+@rounded("experimental.wan_fused_rmsnorm_pre_allgather")
+def wan_pre_all_gather(kernel: Kernel, input_tensor: Shards) -> list[Tensor]:
+    compute = kernel.compute(DIT)
+    return kernel.call.each(
+        lambda x: tiles_of(norms.packed_squares(x, compute=compute, out_dtype=kernel.out_dtype)), input_tensor
+    )
+
+
+@rounded("experimental.wan_fused_rmsnorm_post_allgather")
+def wan_post_all_gather(
+    kernel: Kernel,
+    input_tensor: Shards,
+    stats: Shards,
+    *,
+    epsilon: float = 1e-5,
+    num_heads_per_device: int = 1,
+    weight: Shards | None = None,
+    **rope: Shards | None,
+) -> list[Tensor]:
+    """Normalise columns of all ranks, as heads; rotated with every product packed if ``rope`` has cos and sin."""
+    compute = kernel.compute(DIT)
+    tables = [rope.get(name) for name in ("rope_cos", "rope_sin", "transformation_mat")]
+
+    def finished(x: Tensor, stats: Tensor, weight: Tensor | None, *tables: Any) -> Tensor:
+        (squares,), ranks = quantities(stats, 1)
+        dtype = kernel.out_dtype if tables[0] is None else compute.l1_dtype
+        affine = (None if weight is None else row(weight, x), None)
+        how: dict[str, Any] = {"kind": "rms", "eps": epsilon, "compute": compute, "out_dtype": dtype}
+        normed = norms.from_statistics(x, squares, ranks * x.shape[-1], affine, **how)
+        heads = split_heads(normed, num_heads_per_device)
+        if tables[0] is None:
+            return heads
+        return compute.store(rotate(kernel, heads, *tables, dtype=dtype), kernel.out_dtype)
+
+    return kernel.call.each(finished, input_tensor, stats, weight, *tables)
 
 
 def softmax(kernel: Kernel, x: Tensor, dim: int, stable: bool) -> Tensor:

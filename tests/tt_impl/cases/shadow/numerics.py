@@ -14,6 +14,7 @@ from tests.tt_impl.env import Env, collect
 
 FAST = Compute("HiFi2", fp32_dest_acc_en=True, packer_l1_acc=True)
 WIDE = Compute("HiFi4", fp32_dest_acc_en=True)
+BINARY = elementwise.BINARY
 
 
 def _rounds(t: Env, level: str = "fast") -> None:
@@ -123,6 +124,33 @@ def norms_and_softmax(t: Env) -> None:
     out = ttnn.group_norm(t.put(image), num_groups=2, epsilon=1e-5, input_mask=mask, num_out_blocks=1, **config)
     expected = norms.group_norm(image.squeeze(1).mT, 2, compute=norms.RMS_NORM).mT.unsqueeze(1)
     _same(t, out, expected)
+    assert t.shadow.numerics.once == {}
+
+
+def heads_of_a_distributed_norm(t: Env) -> None:
+    """wan_fused_rmsnorm: squares are added by the packer, statistics of all devices reduced, heads then rotated."""
+    _rounds(t)
+    ttnn = t.ttnn
+    x = t.rand(1, 1, 32, 512)
+    weight = t.rand(1, 512)
+    cos, sin = t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64)
+    own = t.put(x, (None, 3))
+    stats = ttnn.experimental.wan_fused_rmsnorm_pre_allgather(own)
+    parts = [norms.packed_squares(part, compute=WIDE) for part in x.chunk(4, -1)]
+    _same(t, ttnn.slice(stats, [0, 0, 0, 0], [1, 1, 32, 1]), parts[0])
+    whole = ttnn.all_gather(stats, 3, cluster_axis=1)
+    swap = t.put(elementwise.swapped()[None, None])
+    how = {"epsilon": 1e-5, "num_heads_per_device": 2, "weight": t.put(weight, (None, 1))}
+    out = ttnn.experimental.wan_fused_rmsnorm_post_allgather(
+        own, whole, transformation_mat=swap, rope_cos=t.put(cos), rope_sin=t.put(sin), **how
+    )
+    affine = (weight[0, :128], None)
+    args = {"kind": "rms", "compute": WIDE, "out_dtype": "float32"}
+    normed = norms.from_statistics(x[..., :128], torch.cat(parts, -1), 512, affine, **args)
+    turned = elementwise.rotary(
+        normed.unflatten(-1, (2, 64))[0].transpose(1, 2), cos, sin, dtype="float32", compute=BINARY
+    )
+    _same(t, out, WIDE.store(turned, "bfloat16"))
     assert t.shadow.numerics.once == {}
 
 
