@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from tests.tt_impl.env import Env, collect
-from tt_impl.mock.calls import constructors
-from tt_impl.trace.intercept import intercepted
 
 GIB = (1, 1, 32768, 16384)
 
@@ -41,6 +39,9 @@ def as_ttnn_makes_them(t: Env) -> None:
 
 def the_memory_of_a_host_tensor(t: Env) -> None:
     """Without its values a tensor of torch takes the same memory, cut the same way; what cannot be cut is refused."""
+    from tt_impl.mock.calls import constructors
+    from tt_impl.trace.intercept import intercepted
+
     ttnn = t.ttnn
     values = t.rand(2, 3, 64, 128)
     with intercepted(constructors.Constructors(of_host=True), nearest=True):
@@ -56,6 +57,8 @@ def the_memory_of_a_host_tensor(t: Env) -> None:
 
 
 def _same(make: Any, t: Env) -> None:
+    from tt_impl.mock.calls import constructors
+
     threshold = constructors.LARGE
     described = []
     try:
