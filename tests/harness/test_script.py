@@ -44,6 +44,18 @@ ttnn.close_mesh_device(mesh)
 """
 
 
+def test_a_cache_that_is_never_emptied(tmp_path: Path) -> None:
+    """The example, in L1 of a smaller mesh: who owns it, and what to free."""
+    ran = run(tmp_path, "--values", "off", "--json", str(ROOT / "examples" / "gather_cache.py"), "L1")
+    verdict = loads("ttnn run", ran.stdout)
+    assert ran.returncode == 1 and verdict["category"] == "memory" and not verdict["values"]
+    memory = verdict["memory"]
+    assert "ended out of memory, in ttnn.empty at " in memory["sentence"] and memory["memory"] == "L1"
+    largest = memory["memories"]["L1"]["owners"][0]
+    assert largest["op"] == "ttnn.empty" and largest["left"]["count"] == largest["count"] - 1
+    assert memory["advice"][0].startswith(f"free {largest['left']['count']} tensors of ttnn.empty at ")
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     (tmp_path / "beside.py").write_text("ONE = 1.0\n", encoding="utf-8")

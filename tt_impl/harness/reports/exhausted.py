@@ -147,7 +147,7 @@ def advice(record: Exhausted) -> list[str]:
     size = lambda bytes: f"{_size(bytes, record.memory)} of a {bank}"  # noqa: E731 - said three times
     text = []
     groups = by_line(state.holders)
-    for group in groups[:TOP]:
+    for group in [group for group in groups[:TOP] if _bytes(group) * _SMALL > state.bank_bytes]:
         left, never = unused(group)
         last = group[-1]
         if left:
