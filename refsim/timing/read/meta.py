@@ -18,7 +18,7 @@ from torch._prims_common import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _OF_INTEGERS = {"add", "floor_divide", "mul", "neg", "pow", "remainder", "square", "sub"}
-_ELEMENTWISE = _OF_INTEGERS | {"cos", "div", "exp", "gelu", "log_sigmoid", "rsqrt", "sigmoid", "silu", "sin"}
+_ELEMENTWISE = _OF_INTEGERS | {"cos", "div", "exp", "gelu", "rsqrt", "sigmoid", "silu", "sin"}
 """aten calls that give a tensor of their inputs' common shape and promoted dtype, some of them integers of integers."""
 _IN_PLACE = {"lerp_", "sub_"}
 
@@ -78,6 +78,6 @@ def _of_others(name: str, args: tuple[Any, ...], tensors: list[Tensor]) -> Known
     elif name == "cat" and any(suggest_memory_format(t) is torch.contiguous_format for t in tensors):
         dim = args[1] if len(args) > 1 else 0
         shape[dim] = sum(t.shape[dim] for t in tensors)
-    elif name != "layer_norm":
+    elif name not in ("layer_norm", "log_sigmoid"):
         return None
     return shape, make_contiguous_strides_for(shape), reduce(torch.promote_types, (t.dtype for t in tensors))

@@ -1,4 +1,7 @@
-"""Attention at the size of a 1024 px image of SD3.5 large: the same bits every time, one answer in every scheme."""
+"""Attention at the length of a 1024 px image of SD3.5 large: the same bits every time, one answer in every scheme.
+
+Ten heads of the 38: heads do not know each other, and ten are padded to 16 and 12 as 38 to 40.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from refsim.api import attention_result
 @pytest.fixture(scope="module")
 def qkv():
     generator = torch.Generator().manual_seed(0)
-    return {name: torch.randn(1, 38, 4096, 64, generator=generator) for name in "qkv"}
+    return {name: torch.randn(1, 10, 4096, 64, generator=generator) for name in "qkv"}
 
 
 @pytest.fixture(scope="module")
