@@ -8,8 +8,8 @@ interpreter that is missing is an error), ``nox -s ttnn-parity`` judges it again
 mistakes put into it, ``nox -s numerics`` mistakes while the mock rounds as kernels do, ``nox -s ttnn-previous`` the
 same mock with the version of ttnn before, ``nox -s upstream`` runs tt-metal's own tests there, ``nox -s bench``
 measures ring attention and Ulysses beside other libraries', ``nox -s mutation`` and ``nox -s mutation-ttnn`` change
-the source in hundreds of small ways and see that a parity case notices, ``nox -s packages`` installs the wheel with
-every Python there is, as a stranger would."""
+the source in hundreds of small ways and see that a parity case notices, ``nox -s mutation-mock`` that a case of the
+mock does, ``nox -s packages`` installs the wheel with every Python there is, as a stranger would."""
 
 import shutil
 import subprocess
@@ -112,6 +112,15 @@ def mutation_ttnn(session: nox.Session) -> None:
     """Do the same of the TTNN programs, judged on ttnn's mock."""
     session.install(*VERSIONS, "-e", ".[ttnn,mutation]")
     _mutate(session, "mutation_ttnn", [f"tt_impl/{folder}" for folder in ("parallel", "layers", "models")], "ttnn-mock")
+
+
+@nox.session(name="mutation-mock", python="3.12")
+def mutation_mock(session: nox.Session) -> None:
+    """Two hours: three hundred changes of the mock and of the checks, judged by their own cases."""
+    session.install(*VERSIONS, "-e", ".[ttnn,dev,mutation]")
+    out = "out/mutation_mock"
+    session.run("python", "-m", "benchmarks.mock_mutation", "--out", out, *session.posargs)
+    shutil.copy(Path(out, "mutation.md"), Path("reports", "mutation_mock.md"))
 
 
 @nox.session
