@@ -26,7 +26,7 @@ from tt_impl.mock.calls.stand_ins import Emulating
 from tt_impl.mock.rules.registry import Call, mapped
 from tt_impl.mock.storage.buffers import BufferValues
 from tt_impl.mock.storage.errors import ShadowError, UnseenValue
-from tt_impl.mock.storage.values import Shards
+from tt_impl.mock.storage.values import Shards, Store
 from tt_impl.trace.intercept import TENSOR, Invocation, Remembered, on_device, tensors_in
 
 _ATTRIBUTES = ("dtype", "layout", "padded_shape", "shape", "spec", "tensor_id", "tile")
@@ -55,21 +55,23 @@ def _constant(value: Any) -> Callable[[], Any]:
 
 @dataclass
 class Step:
-    """One operation of a trace; ``values`` are what it wrote if that depends on nothing (``ttnn.zeros``)."""
+    """One operation of a trace.
+
+    Attributes:
+        values: what it wrote, where no rule computes it anew (``ttnn.zeros``, ``ttnn.sampling``).
+        seen: what its inputs held then; on other values a replay would write something else.
+    """
 
     call: Call
     inputs: list[Any]
     written: list[Any]
     values: list[list[torch.Tensor]] = field(default_factory=list)
+    seen: list[list[torch.Tensor]] = field(default_factory=list)
 
     def run(self, shadow: Tracing) -> None:
         """Write ``values``, or compute the operation from what the buffers hold now."""
         store = shadow.store
         name = self.call.name
-        for tensor, value in zip(self.written, self.values, strict=False):
-            store.write(tensor, value, name)
-        if self.values:
-            return
         try:
             shards = {id(t): store.read(t, name) for t in self.inputs}
         except UnseenValue as error:
@@ -77,7 +79,22 @@ class Step:
                 f"ttnn.execute_trace repeats {name}, one of whose inputs was freed after the capture; "
                 "keep the inputs of a trace allocated."
             ) from error
+        if self.values or self.seen:
+            self._repeat(store, [list(shards[id(t)]) for t in self.inputs])
+            return
         shadow.evaluate(replace(self.call, evaluations=0, padding=None), shards, self.written)
+
+    def _repeat(self, store: Store, inputs: list[list[torch.Tensor]]) -> None:
+        """Write what was written then, if the inputs hold what they held."""
+        now = [value for shards in inputs for value in shards]
+        then = [value for shards in self.seen for value in shards]
+        if not all(a is b or torch.equal(a, b) for a, b in zip(now, then, strict=True)):
+            raise ShadowError(
+                f"ttnn.execute_trace repeats {self.call.name} on other values than those of the capture, which nothing "
+                "here computes anew; call it outside of the trace."
+            )
+        for tensor, value in zip(self.written, self.values, strict=True):
+            store.write(tensor, value, self.call.name)
 
 
 @dataclass
@@ -113,10 +130,16 @@ class Tracing(Emulating, ABC):
         """Remember an operation that no rule computes: ``ttnn.zeros`` and the like write one value every time."""
         if self.capturing is None or call.name in _ALLOCATES:
             return
-        if made := [t for t in tensors_in(result) if on_device(t)]:
-            values = [list(self.store.read(t, call.name)) for t in made]
-            outputs = [Recorded(t) for t in made]
-            self.capturing.steps.append(Step(Call(call.name, (), {}, outputs, self.store), [], outputs, values))
+        made = [t for t in tensors_in(result) if on_device(t)]
+        read = [] if call.name in _CONSTANT else [t for t in call.inputs if on_device(t)]
+        if not made and call.name not in _SENDS:
+            return
+        outputs = [Recorded(t) for t in made]
+        inputs = [Recorded(t) for t in read]
+        values = [list(self.store.read(t, call.name)) for t in made]
+        seen = [list(self.store.read(t, call.name)) for t in read]
+        context = Call(call.name, (), {}, outputs, self.store)
+        self.capturing.steps.append(Step(context, inputs, outputs, values, seen))
 
     def next_trace(self) -> ttnn.MeshTraceId:
         """Make the identifier of another trace; a number is never given twice."""
@@ -134,6 +157,10 @@ class Tracing(Emulating, ABC):
 Special = Callable[[Any, Invocation], Any]
 _ALLOCATES = frozenset(f"ttnn.{name}" for name in ("empty", "empty_like", "allocate_tensor_on_device"))
 """Operations that write nothing: memory that a trace takes with them holds what was last written there."""
+_CONSTANT = frozenset(f"ttnn.{name}" for name in "zeros zeros_like ones ones_like full full_like uniform".split())
+"""Operations that write the same whatever their inputs hold."""
+_SENDS = ("ttnn.experimental.send_async",)
+"""Operations that give nothing back, and whose inputs matter elsewhere."""
 _TRANSFERS = frozenset(
     """
     ttnn.from_torch ttnn.to_device ttnn.to_torch ttnn.from_device ttnn.Tensor.cpu ttnn.Tensor.to_torch

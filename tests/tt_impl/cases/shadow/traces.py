@@ -9,6 +9,7 @@ import torch
 from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, collect, raises
 from tests.tt_impl.properties import spread
+from tt_impl.mock.storage.errors import ShadowError
 
 
 def _capture(t: Env, program: Any) -> tuple[Any, Any]:
@@ -129,6 +130,22 @@ def input_handed_over(t: Env) -> None:
     ttnn.copy(later, tensors["x"])
     ttnn.execute_trace(t.device, trace)
     t.check(out, [3 * part for part in parts], ulps=1)
+
+
+def what_no_rule_repeats(t: Env) -> None:
+    """A value that goes from device to device is written again from the same inputs; from others it is refused."""
+    ttnn = t.ttnn
+    x, parts = spread(t, 1, 1, 32, 64)
+    ends = [ttnn.MeshCoordinate(0, place) for place in (0, 1)]
+
+    def program() -> Any:
+        return ttnn.add(ttnn.point_to_point(x, *ends, topology=t.linear), 1.0)
+
+    trace, out = _capture(t, program)
+    ttnn.execute_trace(t.device, trace)
+    torch.testing.assert_close(t.shadow.values(out)[1], (parts[0] + 1).bfloat16().float())
+    ttnn.multiply_(x, 2.0)
+    raises(ShadowError, lambda: ttnn.execute_trace(t.device, trace), "ttnn.point_to_point", "other values")
 
 
 def transfers_while_capturing(t: Env) -> None:
