@@ -10,6 +10,7 @@ import pytest
 from parity.cases import Case
 from parity.cases.suites import suite_cases
 from parity.run.case import run_case
+from parity.run.runner import Runner
 from refsim.base.options import RunOptions
 from tt_impl.run.launch import Worker
 
@@ -103,10 +104,10 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], list[str]]] = {
 }
 
 
-class Refused:
+class Refused(Runner):
     """A parity runner whose device program runs into a fault."""
 
-    trace = ()
+    family = "ttnn"
 
     def __init__(self, worker: Worker, mesh: str, parallel: str, fault: str, arguments: dict[str, Any]) -> None:
         self._worker, self._arguments = worker, arguments
