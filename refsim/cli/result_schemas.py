@@ -26,6 +26,8 @@ RESULTS = {
     "numerics judge": "parity.rounding.verdict:Verdict",
     "numerics ingest": "parity.rounding.ingested:Ingested",
     "numerics drift": "parity.rounding.drift:Drift",
+    "numerics bounds": "parity.rounding.bounds:Bounds",
+    "numerics hidden": "parity.faults.hidden:Hidden",
     "numerics published": "parity.rounding.published:Table",
     "time": f"{_TIMING}documents:Time | {_TIMING}documents:DoesNotFit",
     "plan": f"{_TIMING}documents:Plan",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 
@@ -10,6 +9,7 @@ import pytest
 
 from parity.cases.suites import suite_cases
 from parity.kinds.base import Measured
+from parity.run.runner import Runner
 from parity.run.suite import run_cases
 from refsim.base.errors import RankFailure
 from tests.chaos.cases import ON_RANKS, SHARES, Disturbance, plan
@@ -45,21 +45,15 @@ def test_the_next_case_of_a_suite_runs_and_the_report_holds_the_last_events(file
     cases = [case for case in suite_cases("smoke", "cpu") if case.kind == "attention"][:2]
     workload = files.workloads[4][1].measure(tmp_path / "unused")
 
-    class Runner(contextlib.nullcontext):
-        trace = ()
+    class Killed(Runner):
+        family = "cpu"
 
         def run(self, case, seed):
             killed = case is cases[0]
             workload.run("kill", 2, 30 if killed else 0, tmp_path / "note", 0, 60.0)
             return Measured(metrics={}, noise={})
 
-        def drop(self, case, seed):
-            pass
-
-        def plan(self, jobs):
-            pass
-
-    done = run_cases(cases, Runner(), out_dir=tmp_path / "out")
+    done = run_cases(cases, Killed(), out_dir=tmp_path / "out")
     first, second = json.loads((tmp_path / "out" / "results.json").read_text())["records"]
     assert first["verdict"] == "failed" and "rank 2 was killed by SIGKILL" in first["reason"]
     assert set(first["last_events"]) == {"0", "1", "2", "3"} and all(first["last_events"].values())

@@ -10,9 +10,11 @@ from typer.testing import CliRunner
 
 from refsim.base.errors import UserError
 from refsim.cli.app import app
+from tests.harness.conftest import HAS_TTNN, REASON
 from tests.json_output import loads
 from tt_impl.harness.reports.coverage import coverage, names_of_ttnn
 
+needs_ttnn = pytest.mark.skipif(not HAS_TTNN, reason=REASON)
 SOURCE = """
 import ttnn as tt
 from ttnn import add, experimental
@@ -38,6 +40,7 @@ def test_names_are_found_whatever_they_are_called() -> None:
     assert not any("reshape" in name or "np" in name for name, _ in names)
 
 
+@needs_ttnn
 def test_every_operation_has_its_evidence(tmp_path: Path) -> None:
     """Known by a rule or not, absent from this ttnn, or no operation; what is no Python is told."""
     (tmp_path / "program.py").write_text(SOURCE)
@@ -50,6 +53,7 @@ def test_every_operation_has_its_evidence(tmp_path: Path) -> None:
     assert found.operations[0].where.endswith("program.py:13") and not found.complete
 
 
+@needs_ttnn
 def test_the_command(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import ttnn\nttnn.add(1, 2)\nttnn.add(3, 4)\n")

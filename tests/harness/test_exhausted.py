@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from tests.harness.conftest import HAS_TTNN, REASON
 from tests.harness.measured import __name__ as MEASURED
 from tt_impl.harness.reports.exhausted import cheapest, lines, unused
 
 KIB = 1024
 MIB = 1024 * KIB
 FILE = MEASURED.replace(".", "/") + ".py"
+needs_ttnn = pytest.mark.skipif(not HAS_TTNN, reason=REASON)
 
 
 def only(measured: dict[str, Any], program: str) -> dict[str, Any]:
@@ -52,6 +56,7 @@ def test_circular_buffers_beside_tensors(measured: dict[str, Any]) -> None:
     assert record["memories"]["L1"]["owners"][0]["bytes_per_bank"] == 20 * 64 * KIB
 
 
+@needs_ttnn
 def test_the_cheapest_window() -> None:
     from tt_impl.harness.watch.exhausted import Block, Holder
 
@@ -67,6 +72,7 @@ def test_the_cheapest_window() -> None:
     assert cheapest(blocks, 27) == []
 
 
+@needs_ttnn
 def test_what_a_line_no_longer_uses() -> None:
     """Used and then replaced by the line's next tensor, never used at all, and still in use."""
     from tt_impl.harness.watch.exhausted import Holder
@@ -83,6 +89,7 @@ def test_lines_that_pile_up_are_named_in_the_report(measured: dict[str, Any]) ->
     assert not measured["clean_loop"]["memory"]["growing"] and not measured["leaking_loop"]["memory"]["growing"]
 
 
+@needs_ttnn
 def test_a_trace_region_that_is_too_small() -> None:
     """Ten programs and a view, of which two traces live at once; a region of twice as much is enough."""
     from types import SimpleNamespace

@@ -28,7 +28,7 @@ pipeline(prompts=[PROMPT], num_inference_steps=STEPS, seed=0, traced=False)
 ((_, (text, pooled)),) = texts
 (((latents,), picture),) = pictures
 
-reference = FluxPipeline.from_pretrained(CHECKPOINT)
+reference = FluxPipeline.from_pretrained(CHECKPOINT, trust_remote_code=False)
 embedded, pooled_there, _ = reference.encode_prompt(PROMPT, None)
 check("T5 PCC", pcc(text, embedded))
 check("CLIP PCC", pcc(pooled, pooled_there))

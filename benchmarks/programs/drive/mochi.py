@@ -29,7 +29,7 @@ pipeline(
 )
 (((latents, *_), _),) = videos
 
-reference = MochiPipeline.from_pretrained(CHECKPOINT)
+reference = MochiPipeline.from_pretrained(CHECKPOINT, trust_remote_code=False)
 torch.manual_seed(0)
 noise = torch.randn(1, 12, (FRAMES - 1) // 6 + 1, SIZE // 8, SIZE // 8)
 expected = reference(

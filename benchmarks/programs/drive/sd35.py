@@ -30,7 +30,7 @@ pipeline(
 ((_, (text, pooled)),) = texts
 (((latents,), picture),) = pictures
 
-reference = StableDiffusion3Pipeline.from_pretrained(CHECKPOINT)
+reference = StableDiffusion3Pipeline.from_pretrained(CHECKPOINT, trust_remote_code=False)
 length = 256 if pipeline.t5_enabled() else 77
 if not pipeline.t5_enabled():
     reference.text_encoder_3 = None

@@ -29,7 +29,7 @@ def target() -> Any:
     """Return transformers' model of the same weights, in float32."""
     from transformers import AutoConfig, Qwen3MoeForCausalLM
 
-    model = Qwen3MoeForCausalLM(AutoConfig.from_pretrained(device.TARGET_DIR)).eval()
+    model = Qwen3MoeForCausalLM(AutoConfig.from_pretrained(device.TARGET_DIR, trust_remote_code=False)).eval()
     model.load_state_dict(torch.load(CHECKPOINT / "target" / "state.pt"))
     return model.float()
 

@@ -23,7 +23,7 @@ video, latents = pipeline(
     seed=0, output_type="pt_with_last_latent", traced=False,
 )  # fmt: skip
 
-reference = WanPipeline.from_pretrained(CHECKPOINT)
+reference = WanPipeline.from_pretrained(CHECKPOINT, trust_remote_code=False)
 reference.scheduler = UniPCMultistepScheduler.from_config(reference.scheduler.config, flow_shift=12.0)
 torch.manual_seed(0)
 noise = torch.randn(1, 16, (FRAMES - 1) // 4 + 1, SIZE // 8, SIZE // 8)

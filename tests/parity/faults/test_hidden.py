@@ -16,6 +16,8 @@ from parity.rounding import bounds
 from parity.run.ttnn import TTNNRunner
 from refsim.base.errors import UserError
 from refsim.cli.app import app
+from refsim.files.output import document
+from tests.json_output import loads
 
 USUAL = thresholds_for("ttnn_block", "bf16")
 FAULTS = hidden.draw(4, 2, seed=0)
@@ -49,6 +51,11 @@ def test_every_stored_bound_has_a_margin_and_a_reason():
     for name, of_case in rounding.stored().items():
         for metric, bound in of_case.items():
             assert bound.margin > 1 and "seeds" in bound.reason, (name, metric)
+
+
+def test_what_the_command_of_bounds_prints():
+    made = bounds.Bounds("fast", [1, 2], {CASE.id: {"rel_rmse": vars(Bound(0.1, 2.0, "x"))}}, "rounding.json")
+    assert loads("numerics bounds", document(made))["cases"][CASE.id]["rel_rmse"]["limit"] == 0.1
 
 
 def test_bounds_of_one_more_case_join_the_others(tmp_path, monkeypatch):
@@ -95,6 +102,7 @@ def test_the_table_counts_by_dtype_and_names_what_hides():
     ]
     result = Hidden("fast", 0, 118, rows)
     assert [each.case for each in result.false_alarms] == ["c-weights_bfp4_b"]
+    assert loads("numerics hidden", document(result))["judged"][1]["by"] == "pcc"
     text = hidden.text(result)
     assert "2 faults in 1 cases, drawn by seed 0 of the 118" in text
     plain = " ".join(text.split())
