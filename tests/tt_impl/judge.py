@@ -27,22 +27,24 @@ TOOL = 4
 def recorded(lines: dict[str, set[int]]) -> Iterator[None]:
     """Note every line of the mock and the harness that is executed in the block, once."""
 
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]  # of Python 3.12
+
     def line(code: Any, number: int) -> Any:
         for folder in FOLDERS:
             _, found, name = code.co_filename.partition(folder)
             if found:
                 lines.setdefault(folder.strip("/") + "/" + name, set()).add(number)
-        return sys.monitoring.DISABLE
+        return monitoring.DISABLE
 
-    sys.monitoring.use_tool_id(TOOL, "judge")
-    sys.monitoring.register_callback(TOOL, sys.monitoring.events.LINE, line)
-    sys.monitoring.set_events(TOOL, sys.monitoring.events.LINE)
-    sys.monitoring.restart_events()
+    monitoring.use_tool_id(TOOL, "judge")
+    monitoring.register_callback(TOOL, monitoring.events.LINE, line)
+    monitoring.set_events(TOOL, monitoring.events.LINE)
+    monitoring.restart_events()
     try:
         yield
     finally:
-        sys.monitoring.set_events(TOOL, 0)
-        sys.monitoring.free_tool_id(TOOL)
+        monitoring.set_events(TOOL, 0)
+        monitoring.free_tool_id(TOOL)
 
 
 def rule(mesh: Any, module: str, name: str) -> None:
@@ -67,11 +69,11 @@ def program(mesh: Any, module: str, name: str) -> None:
             getattr(programs, name)(Env(mesh, session.shadow), wrong)
         findings = find(session.log)
         if isinstance(expected, str):
-            named = {finding.kind for finding in findings}
-            assert named == ({expected} if wrong else set()), named
+            kinds = {finding.kind for finding in findings}
+            assert kinds == ({expected} if wrong else set()), kinds
         else:
-            named = [(finding.kind, finding.op) for finding in findings]
-            assert named == ([expected] if wrong else []), named
+            places = [(finding.kind, finding.op) for finding in findings]
+            assert places == ([expected] if wrong else []), places
 
 
 KINDS = {"rule": rule, "program": program}

@@ -9,6 +9,7 @@ import pytest
 
 from parity.cases import Case
 from parity.cases.suites import suite_cases
+from parity.kinds.base import Measured
 from parity.run.case import run_case
 from parity.run.runner import Runner
 from refsim.base.options import RunOptions
@@ -110,13 +111,16 @@ class Refused(Runner):
     family = "ttnn"
 
     def __init__(self, worker: Worker, mesh: str, parallel: str, fault: str, arguments: dict[str, Any]) -> None:
-        self._worker, self._arguments = worker, arguments
+        super().__init__()
+        self._worker = worker
+        self._arguments = arguments
         fault = fault and f"tests.tt_impl.refused:{fault}"
         where = {"mesh": mesh, "parallel": parallel, "backend": "ttnn-mock"}
         self._options = RunOptions.of(**where, fault=fault, timeout_s=120)
 
-    def run(self, case: Case, seed: int) -> None:
+    def run(self, case: Case, seed: int) -> Measured:
         self._worker.execute("tt_impl.pipelines.allocation:program", self._options, self._arguments, values=False)
+        raise AssertionError("nothing was refused")
 
 
 @pytest.mark.parametrize("case", CASES)
