@@ -4,7 +4,7 @@
 
 ``refsim faults mutate`` judges by parity cases; what judges other people's programs is judged here by the cases of
 ``tests/tt_impl/cases`` and the programs of ``tests/harness/programs``, which a wheel does not have. First all run once,
-unchanged, and tell which lines they execute (kept in ``--out``); then each change runs those that execute its line,
+unchanged, and tell which lines they execute (stored in ``--out``); then each change runs those that execute its line,
 quick ones unlike those before them first, until one fails.
 """
 
@@ -65,7 +65,7 @@ def meshes() -> dict[str, list[Named]]:
 
 
 def judged(tree: Path, mesh: str, cases: Iterable[Named], limit_s: float, *options: str) -> tuple[list[dict], str]:
-    """Run cases against the packages in ``tree``; returns what each told, and why the process ended early."""
+    """Run cases against the packages in ``tree``; returns the verdict of each, and why the process ended early."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(tree), str(ROOT))), "OMP_NUM_THREADS": "1"}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(list(cases), file)
@@ -82,37 +82,37 @@ def judged(tree: Path, mesh: str, cases: Iterable[Named], limit_s: float, *optio
         except subprocess.TimeoutExpired as error:
             text = (error.stdout or b"").decode(errors="replace")
             why = HUNG
-    told = [json.loads(line.removeprefix("judge ")) for line in text.splitlines() if line.startswith("judge ")]
-    return told, why
+    verdicts = [json.loads(line.removeprefix("judge ")) for line in text.splitlines() if line.startswith("judge ")]
+    return verdicts, why
 
 
-def recorded(tree: Tree, kept: Path) -> dict[str, list[Executed]]:
-    """Return what every case does unchanged, by mesh: from ``kept`` if that was made of the same sources."""
+def recorded(tree: Tree, stored_at: Path) -> dict[str, list[Executed]]:
+    """Return what every case does unchanged, by mesh: from ``stored_at`` if that was made of the same sources."""
     key = _digest()
-    if kept.is_file():
-        stored = json.loads(kept.read_text(encoding="utf-8"))
+    if stored_at.is_file():
+        stored = json.loads(stored_at.read_text(encoding="utf-8"))
         if stored["key"] == key:
             return {mesh: [Executed(**case) for case in cases] for mesh, cases in stored["meshes"].items()}
     by_mesh: dict[str, list[Executed]] = {}
     for mesh, cases in meshes().items():
-        told, why = judged(tree.root, mesh, cases, 3600.0, "--lines")
+        verdicts, why = judged(tree.root, mesh, cases, 3600.0, "--lines")
         if why:
             print(f"{mesh}: {why}", file=sys.stderr)
-        by_mesh[mesh] = [_executed(tree, one) for one in told]
-        print(f"{mesh}: {len(told)} of {len(cases)} cases recorded", flush=True)
+        by_mesh[mesh] = [_executed(tree, one) for one in verdicts]
+        print(f"{mesh}: {len(verdicts)} of {len(cases)} cases recorded", flush=True)
     rows = {mesh: [vars(case) for case in cases] for mesh, cases in by_mesh.items()}
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps({"key": key, "meshes": rows}), encoding="utf-8")
+    stored_at.parent.mkdir(parents=True, exist_ok=True)
+    stored_at.write_text(json.dumps({"key": key, "meshes": rows}), encoding="utf-8")
     return by_mesh
 
 
-def _executed(tree: Tree, told: dict[str, Any]) -> Executed:
-    """Read what a case told; what a file does on import is executed by every case that runs some of it."""
+def _executed(tree: Tree, row: dict[str, Any]) -> Executed:
+    """Read the verdict of a case; what a file does on import is executed by every case that runs some of it."""
     lines = {}
-    for file, numbers in told["lines"].items():
+    for file, numbers in row["lines"].items():
         lines[file] = sorted({*numbers, *outside_functions(tree.read(file))})
-    verdict = "failed" if told["error"] else "passed"
-    return Executed("-".join(told["case"]), verdict, told["error"], told["seconds"], lines)
+    verdict = "failed" if row["error"] else "passed"
+    return Executed("-".join(row["case"]), verdict, row["error"], row["seconds"], lines)
 
 
 def _digest() -> str:
@@ -143,9 +143,9 @@ def attempt(mutation: Mutation, tree: Tree, by_mesh: dict[str, list[Executed]]) 
             if not cases:
                 continue
             names = [tuple(case.case.split("-", 2)) for case in cases[:CASES_AT_ONCE]]
-            told, why = judged(tree.root, mesh, names, EACH_S)
-            ran += len(told)
-            last = told[-1] if told else {"error": "", "case": names[0]}
+            verdicts, why = judged(tree.root, mesh, names, EACH_S)
+            ran += len(verdicts)
+            last = verdicts[-1] if verdicts else {"error": "", "case": names[0]}
             if last["error"] or why:
                 how = HUNG if why == HUNG else BOUND if "AssertionError" in last["error"] else ERROR
                 reason = (last["error"] or why).strip().splitlines()[-1]
