@@ -56,6 +56,8 @@ PRELOAD = (
 _SERVERS = ("refsim.runtime.ranks.forkserver", "tt_impl.run.worker")
 _RUN = os.environ.setdefault("REFSIM_TESTS_RUN", str(os.getpid()))
 """The run of pytest that this process belongs to: its first process has said so to those it starts."""
+START_S = 60.0
+"""The longest that one waits for the warm process of the others to be there or gone."""
 _ADDRESS = f"\0refsim-tests-{_RUN}-{ROOT}"[:100]
 """Of the run's warm process, in the kernel's names of sockets."""
 _OUT_OF_THE_WAY = 500
@@ -179,7 +181,8 @@ def become(words: list[str]) -> NoReturn:
 def _server() -> socket.socket:
     ours = socket.socket(socket.AF_UNIX)
     atexit.register(ours.close)
-    while True:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
         with socket.socket(socket.AF_UNIX) as listener:
             try:
                 listener.bind(_ADDRESS)
@@ -187,7 +190,7 @@ def _server() -> socket.socket:
                 with contextlib.suppress(ConnectionRefusedError):  # or has just ended
                     ours.connect(_ADDRESS)
                     return ours
-                time.sleep(0.01)
+                time.sleep(0.01)  # of what has ended the name is free at once: nothing tells when
                 continue
             listener.listen()
             ours.connect(_ADDRESS)
@@ -195,6 +198,7 @@ def _server() -> socket.socket:
             env = {**variables, "PYTHONPATH": os.pathsep.join([str(ROOT), variables["PYTHONPATH"]])}
             subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, pass_fds=[listener.fileno()])
             return ours
+    raise TimeoutError(f"the warm process of the tests neither answers nor ends in {START_S:.0f} s")
 
 
 def _asked(request: dict[str, Any], files: list[int] | None = None) -> dict[str, Any]:

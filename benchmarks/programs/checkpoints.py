@@ -185,7 +185,7 @@ def _dflash(folder: Path) -> None:
     weights = filled(Qwen3MoeForCausalLM(config), 0).to(torch.bfloat16).state_dict()
     for part in ("target", "draft"):
         (folder / part).mkdir(exist_ok=True)
-    torch.save(weights, folder / "target" / "state.pt")
+    save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / "target" / "whole.safetensors")
     config.save_pretrained(folder / "target")
     apart: dict[str, torch.Tensor] = {}
     for name, weight in weights.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import diffusers.models.modeling_utils  # noqa: F401 - before the stand-in: libraries look for torchvision themselves
-import transformers.modeling_utils  # noqa: F401
+import transformers.modeling_utils  # noqa: F401 - likewise
 
 from benchmarks.upstream.published import published
 from benchmarks.upstream.stand_ins import forget, stand_in_for_torchvision

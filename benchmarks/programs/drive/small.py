@@ -8,12 +8,13 @@ from typing import Any
 
 import device
 import torch
+from safetensors.torch import load_file
 
 CHECKPOINT = Path(sys.argv[1])
 VOCAB = 1024
 device.VOCAB = VOCAB
 device.TARGET_DIR = str(CHECKPOINT / "target")
-import dflash_draft  # noqa: E402
+import dflash_draft  # noqa: E402 - takes the constants of device
 import qwen3  # noqa: E402 - takes the constants of device
 
 for module, sizes in (
@@ -30,7 +31,7 @@ def target() -> Any:
     from transformers import AutoConfig, Qwen3MoeForCausalLM
 
     model = Qwen3MoeForCausalLM(AutoConfig.from_pretrained(device.TARGET_DIR, trust_remote_code=False)).eval()
-    model.load_state_dict(torch.load(CHECKPOINT / "target" / "state.pt"))
+    model.load_state_dict(load_file(CHECKPOINT / "target" / "whole.safetensors"))
     return model.float()
 
 
