@@ -78,6 +78,7 @@ DIFFERENT = {
     "pipelines/denoise.py:denoise": _GROUPS,
     "pipelines/pipeline.py:Run.load": "the class is the part's counterpart, and parts may share a context",
     "pipelines/speculative.py:DFlashDrafter.propose": _LIST,
+    "parallel/ring.py:ring_attention": "prompts on the devices are cut to their valid tokens by the host",
     "parallel/usp.py:joint_attention": "refsim's prompt may bring no queries, and simulate_attention asks for the lse",
 }
 """A reason for every signature that differs all the same, by ``file:name``."""

@@ -260,8 +260,8 @@ def answer_shifted() -> Patch:
 
 @affine("Scores are scaled for another head size.", "scale of the padded head_dim")
 @at("refsim.parallel.sdpa:OnlineSoftmax.__init__")
-def scores_scaled(original: Any, self: Any, device: Any, q: Tensor) -> None:
-    original(self, device, q * 1.02)
+def scores_scaled(original: Any, self: Any, device: Any, q: Tensor, **more: Any) -> None:
+    original(self, device, q * 1.02, **more)
 
 
 @seam("The first row of every shard has its neighbour's answer.", "an index off by one at shard borders")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from refsim.api.inputs import as_file
@@ -32,7 +33,8 @@ def simulate_attention(
     Args:
         q, k, v: (B, H, N, E), equal shapes; cut into sp shards of equal rows (padded to tiles).
         joint: the prompt's (q, k, v), (B, H, L, E) each, attended by and attending to everything. It may also be given
-            as ``joint_q``, ``joint_k`` and ``joint_v``.
+            as ``joint_q``, ``joint_k`` and ``joint_v``. ``joint_mask``, bool (B, L), says which of its tokens are keys
+            of which sample, in any pattern; all by default.
         scheme: ``ring``, ``ulysses`` or ``usp``; the devices that sp = ring x ulysses leaves over split the heads (tp).
             By default ring (or Ulysses) takes the whole of a 1-D mesh and axis 0 of a 2-D one, and usp puts ring on
             axis 0 and ulysses on axis 1.
@@ -51,9 +53,9 @@ def simulate_attention(
         RankFailure: a rank died, raised or hung.
     """
     tensors = {"q": q, "k": k, "v": v}
-    names = ("joint_q", "joint_k", "joint_v")
+    names = ("joint_q", "joint_k", "joint_v", "joint_mask")
     apart = {name: settings.pop(name) for name in names if name in settings}
-    prompt = dict(zip(names, joint, strict=True)) if joint is not None else apart
+    prompt = apart if joint is None else apart | dict(zip(names[:3], joint, strict=True))
     tensors |= {name: x for name, x in prompt.items() if x is not None}
     if options is None:
         settings["scheme"] = scheme
@@ -67,7 +69,7 @@ def attention_result(
     """Do as :func:`simulate_attention` and return the whole :class:`~refsim.runtime.launch.Result`.
 
     Args:
-        tensors: ``q``, ``k``, ``v`` and optionally ``joint_q``, ``joint_k``, ``joint_v``.
+        tensors: ``q``, ``k``, ``v`` and optionally ``joint_q``, ``joint_k``, ``joint_v`` and ``joint_mask``.
         options, settings: a :class:`RunOptions`, or its keywords with ``scheme``.
     """
     if options is None and "scheme" in settings:
@@ -81,7 +83,8 @@ def attention_result(
         raise UserError(f"logical_n is between 1 and the {n} rows of q, not {rows}.")
     if not options.pad_heads:
         refuse_uneven_heads(tensors["q"].shape[1], options.parallel)
-    with as_file({k: t.to(options.storage) for k, t in tensors.items()}) as path:
+    stored = {k: t if t.dtype is torch.bool else t.to(options.storage) for k, t in tensors.items()}
+    with as_file(stored) as path:
         arguments = {"inputs": str(path), "logical_n": rows}
         result = launch.execute("refsim.pipelines.attention:program", options, arguments)
     check_answer(result, options)

@@ -38,6 +38,8 @@ def refuse_uneven_heads(heads: int, config: DiTParallelConfig) -> None:
 
 def check_attention_tensors(tensors: dict[str, Tensor], storage: torch.dtype) -> None:
     """Raise ``UserError`` for shapes that do not go together, and for what is no finite number in ``storage``."""
+    mask = tensors.get("joint_mask")
+    tensors = {name: x for name, x in tensors.items() if name != "joint_mask"}
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
             actual = _short(tensor.dtype) if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
@@ -57,6 +59,12 @@ def check_attention_tensors(tensors: dict[str, Tensor], storage: torch.dtype) ->
         if shape != like or (shape[0], shape[1], shape[3]) != (q.shape[0], q.shape[1], q.shape[3]):
             wanted = f"({q.shape[0]}, {q.shape[1]}, tokens, {q.shape[3]})"
             raise UserError(f"{name} {tuple(shape)} must be {wanted}, the same for joint_q, joint_k and joint_v.")
+    if mask is not None:
+        if not joint:
+            raise UserError("joint_mask needs a prompt: joint_q, joint_k and joint_v.")
+        rows = (q.shape[0], tensors["joint_q"].shape[2])
+        if not isinstance(mask, Tensor) or mask.dtype is not torch.bool or mask.shape != rows:
+            raise UserError(f"joint_mask must be a bool tensor {rows}: batch and prompt tokens.")
     for name, tensor in tensors.items():
         check_finite(name, tensor.to(storage))
 

@@ -20,14 +20,14 @@ from torch import Tensor
 from refsim.base.mesh import Topology
 from refsim.ccl import all_gather
 from refsim.parallel.sdpa import intersect
-from refsim.parallel.sequence import Range
+from refsim.parallel.sequence import Keys
 from refsim.runtime.buffers import DeviceBuffer, Semaphore
 from refsim.runtime.device import Device
 from refsim.runtime.group import Group
 from refsim.runtime.transports.transport import Transfer
 
-KeyRanges = Callable[[int], list[Range]]
-"""Shard index -> row ranges of that shard that are keys; the rest is padding."""
+KeyRanges = Callable[[int], Keys]
+"""Shard index -> rows of that shard that are keys; the rest is padding, or masked."""
 
 
 class BlockLayout:
@@ -136,13 +136,13 @@ class KVShards(ABC):
             for stream in self._visits[step]:
                 yield stream.shard(step), block
 
-    def view(self, shard: int, block: int) -> tuple[Tensor, Tensor, list[Range]]:
+    def view(self, shard: int, block: int) -> tuple[Tensor, Tensor, Keys]:
         """Return K and V of a block that ``blocks`` has handed out, (B, H, rows, E), and which rows are keys."""
         k, v = (self.layout.view(storage, block) for storage in self.storage(shard))
         return k, v, self.keys(shard, block)
 
-    def keys(self, shard: int, block: int) -> list[Range]:
-        """Return the row ranges of a block that are keys: none of a block beyond the last token."""
+    def keys(self, shard: int, block: int) -> Keys:
+        """Return the rows of a block that are keys: none of a block beyond the last token."""
         return intersect(self.valid(shard), *self.layout.bounds[block])
 
     @abstractmethod

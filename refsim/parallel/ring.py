@@ -41,7 +41,9 @@ Answers = tuple[MeshTensor, "MeshTensor | None"]
 """What two streams of queries got: those of the shards, and those of ``rear`` if there is one."""
 
 
-def ring_attention(device: Device, qkv: QKV, rear: QKV | None = None, *, valid: KeyRanges) -> tuple[Answers, Answers]:
+def ring_attention(
+    device: Device, qkv: QKV, rear: QKV | None = None, *, valid: KeyRanges, rear_mask: Tensor | None = None
+) -> tuple[Answers, Answers]:
     """Attend with the local queries, and those of ``rear``, to the keys of all members, then to those of ``rear``.
 
     Args:
@@ -49,7 +51,8 @@ def ring_attention(device: Device, qkv: QKV, rear: QKV | None = None, *, valid: 
             have the same shape on every member.
         rear: what every member holds, each (B, H, L, E): ring=Replicate, heads cut the same way (the replicated
             prompt). Its keys are attended on the last step; its q may have no rows.
-        valid: row ranges of a member's shard that are keys, by shard index.
+        valid: rows of a member's shard that are keys, by shard index.
+        rear_mask: bool (B, L), which rows of ``rear`` are keys of which sample; None for all.
 
     Returns:
         (outs, lses): outs as the queries were, lses (B, H, rows, 1) in fp32 (natural logarithm, scale included).
@@ -63,7 +66,8 @@ def ring_attention(device: Device, qkv: QKV, rear: QKV | None = None, *, valid: 
         require("ring_attention's rear", rear, **shards(device.groups, tp=1, ulysses=1), ring=Replicate())
         q = torch.cat([q, rear[0].local], 2)
     group = device.groups["ring"]
-    state = OnlineSoftmax(device, q)
+    by_sample = rear_mask is not None or isinstance(valid(group.index), Tensor)
+    state = OnlineSoftmax(device, q, **({"by_sample": True} if by_sample else {}))
     with device.collective("ring_attention", group, *((k, v) if group.size > 1 else ())):
         with kv_source(device, k, v, valid) as kv:
             for step in kv.steps():
@@ -72,7 +76,7 @@ def ring_attention(device: Device, qkv: QKV, rear: QKV | None = None, *, valid: 
                     # any order of shards will do: a merge weighs by log-sum-exp, whatever has been attended before
                     state.attend(*kv.view(shard, block), step=step)
         if rear is not None:
-            state.attend_in_blocks(rear[1].local, rear[2].local, step=step, buffer="joint")
+            state.attend_in_blocks(rear[1].local, rear[2].local, rear_mask, step=step, buffer="joint")
     out, lse = state.result()
     return _apart(out, qkv, rear), _apart(lse.unsqueeze(-1), qkv, rear)
 

@@ -17,6 +17,7 @@ Adding block outputs without these weights is wrong however well it correlates (
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -24,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.base.options import RunOptions
-from refsim.parallel.sequence import Range
+from refsim.parallel.sequence import Keys
 from refsim.runtime.device import Device
 from refsim.runtime.kernels import kernel
 
@@ -37,16 +38,18 @@ class OnlineSoftmax:
     """Attention of a fixed set of queries ``q_BHNE`` to blocks of keys as they come.
 
     Queries are handled ``device.options.chunk_sizes[0]`` rows at a time; the caller cuts keys into k chunks.
+
+    Args:
+        by_sample: samples may differ in their keys, so each has an answer of its own and attends to its own keys only.
     """
 
-    def __init__(self, device: Device, q_BHNE: Tensor) -> None:
+    def __init__(self, device: Device, q_BHNE: Tensor, *, by_sample: bool = False) -> None:
         self.device = device
-        self._blocks = _blocks_of_keys(device.options, q_BHNE)
+        samples = q_BHNE.split(1) if by_sample else (q_BHNE,)
+        self._blocks = [_blocks_of_keys(device.options, sample) for sample in samples]
 
-    def attend(
-        self, k_BHNE: Tensor, v_BHNE: Tensor, keys: list[Range] | None = None, *, step: int, buffer: str = "-"
-    ) -> None:
-        """Attend to one block of keys, in one piece per range of ``keys`` (all rows if None).
+    def attend(self, k_BHNE: Tensor, v_BHNE: Tensor, keys: Keys | None = None, *, step: int, buffer: str = "-") -> None:
+        """Attend to one block of keys, in one piece per range of ``keys`` (all rows if None) or per sample's mask.
 
         What has no rows changes nothing, but a block in a device buffer counts as read as a whole: a device's op does
         not know before what is padding.
@@ -56,23 +59,36 @@ class OnlineSoftmax:
         """
         k_buffer = self.device.buffers.of(k_BHNE)
         with self.device.reading("sdpa", k_BHNE, v_BHNE, step=step):
-            for start, stop in [(0, k_BHNE.shape[2])] if keys is None else keys:
-                if start < stop:
-                    piece = (x[:, :, start:stop] for x in (k_BHNE, v_BHNE))
-                    self._attend(*piece, step=step, buffer=k_buffer.id if k_buffer else buffer)
+            for blocks, k, v in self._pieces(k_BHNE, v_BHNE, keys):
+                with self.device.compute("sdpa", blocks.q, k, v, step=step, buffer=k_buffer.id if k_buffer else buffer):
+                    blocks.attend(k, v, step=step)
 
-    def attend_in_blocks(self, k_BHNE: Tensor, v_BHNE: Tensor, *, step: int = 0, buffer: str) -> None:
+    def attend_in_blocks(
+        self, k_BHNE: Tensor, v_BHNE: Tensor, mask_BN: Tensor | None = None, *, step: int = 0, buffer: str
+    ) -> None:
         """Attend to keys of any number, ``device.options.chunk_sizes[1]`` rows at a time."""
-        for block in zip(*(x.split(self.device.options.chunk_sizes[1], 2) for x in (k_BHNE, v_BHNE)), strict=True):
-            self.attend(*block, step=step, buffer=buffer)
+        size = self.device.options.chunk_sizes[1]
+        for start in range(0, k_BHNE.shape[2], size):
+            k, v = (x[:, :, start : start + size] for x in (k_BHNE, v_BHNE))
+            masked = () if mask_BN is None else (mask_BN[:, start : start + size],)
+            self.attend(k, v, *masked, step=step, buffer=buffer)
 
-    def _attend(self, k_BHNE: Tensor, v_BHNE: Tensor, *, step: int, buffer: str) -> None:
-        with self.device.compute("sdpa", self._blocks.q, k_BHNE, v_BHNE, step=step, buffer=buffer):
-            self._blocks.attend(k_BHNE, v_BHNE, step=step)
+    def _pieces(self, k_BHNE: Tensor, v_BHNE: Tensor, keys: Keys | None) -> Iterator[tuple[Blocks, Tensor, Tensor]]:
+        """Yield the rows of a block that are keys, with the answer that takes them; none that have no rows."""
+        ranges = [(0, k_BHNE.shape[2])] if keys is None else keys
+        count = len(self._blocks)
+        samples = zip(self._blocks, k_BHNE.chunk(count), v_BHNE.chunk(count), strict=True)
+        for sample, (blocks, k, v) in enumerate(samples):
+            if isinstance(ranges, Tensor):
+                chosen = [ranges[sample]] if ranges[sample].any() else []
+            else:
+                chosen = [slice(start, stop) for start, stop in ranges if start < stop]
+            yield from ((blocks, k[:, :, rows], v[:, :, rows]) for rows in chosen)
 
     def result(self) -> tuple[Tensor, Tensor]:
         """Return (out_BHNE in the storage dtype, lse_BHN in fp32)."""
-        return self._blocks.result()
+        results = [blocks.result() for blocks in self._blocks]
+        return results[0] if len(results) == 1 else tuple(torch.cat(parts) for parts in zip(*results, strict=True))
 
 
 class Blocks(Protocol):
@@ -162,6 +178,8 @@ def _packed(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype, memory_format=torch.contiguous_format).contiguous()
 
 
-def intersect(ranges: list[Range], start: int, stop: int) -> list[Range]:
-    """Return the parts of ``ranges`` inside [start, stop), relative to ``start``; of one outside nothing, b <= a."""
-    return [(max(a, start) - start, min(b, stop) - start) for a, b in ranges]
+def intersect(keys: Keys, start: int, stop: int) -> Keys:
+    """Return the keys among rows [start, stop), relative to ``start``; of a range outside nothing, b <= a."""
+    if isinstance(keys, Tensor):
+        return keys[:, start:stop]
+    return [(max(a, start) - start, min(b, stop) - start) for a, b in keys]

@@ -23,6 +23,8 @@ from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, shards
 
 Range = tuple[int, int]
+Keys = list[Range] | Tensor
+"""Which rows are keys: ranges that hold for every sample, or a bool (B, rows) where samples differ."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -30,7 +31,7 @@ from refsim.ccl import all_gather, all_to_all
 from refsim.parallel.kv_ring import KeyRanges
 from refsim.parallel.padding import exchanged_heads
 from refsim.parallel.ring import QKV, Answers
-from refsim.parallel.sequence import Range
+from refsim.parallel.sequence import Keys
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, Shard
 
@@ -118,9 +119,12 @@ class Exchange:
         """Return the keys that a member of the ring holds: shards of ``rows`` rows, one per member of ulysses."""
         u = self.group.size
 
-        def merged(shard: int) -> list[Range]:
+        def merged(shard: int) -> Keys:
             # shard r * u + j is member j's of the row that is number r of the ring
-            return [(j * rows + a, j * rows + b) for j in range(u) for a, b in of_shard(shard * u + j)]
+            parts = [of_shard(shard * u + j) for j in range(u)]
+            if isinstance(parts[0], Tensor):
+                return torch.cat(parts, 1)
+            return [(j * rows + a, j * rows + b) for j, ranges in enumerate(parts) for a, b in ranges]
 
         return merged
 

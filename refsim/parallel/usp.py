@@ -22,10 +22,11 @@ Source: USP (arXiv 2405.07719).
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from refsim.parallel.kv_ring import KeyRanges
 from refsim.parallel.ring import QKV, Answers, require, ring_attention
-from refsim.parallel.sequence import Range, TokenShards
+from refsim.parallel.sequence import Keys, TokenShards
 from refsim.parallel.ulysses import ulysses
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Replicate, shards
@@ -38,6 +39,7 @@ def joint_attention(
     *,
     tokens: TokenShards,
     prompt_tokens: TokenShards | None = None,
+    prompt_mask: Tensor | None = None,
     with_lse: bool = False,
 ) -> tuple[MeshTensor, MeshTensor | None, Answers | None]:
     """Attend with image and prompt queries to image and prompt keys, over the device's sp group.
@@ -48,6 +50,8 @@ def joint_attention(
             given. Its q may have no rows (a last block that drops the prompt).
         tokens: how the image tokens are cut; keys beyond ``tokens.logical_n`` are masked.
         prompt_tokens: how the prompt is cut, None if it is replicated.
+        prompt_mask: bool (B, all L), which prompt tokens are keys of which sample, in any pattern, the same on every
+            device; None for all. What a masked token's query gets is of no use.
 
     Returns:
         (out, prompt_out, lses): as the queries were laid out; with ``with_lse`` the log-sum-exp of both streams, each
@@ -65,10 +69,13 @@ def joint_attention(
     qkv = spatial
     valid = tokens.valid
     rear = prompt
+    mask = None if prompt_mask is None or prompt_mask.is_meta or prompt_mask.all() else prompt_mask
+    rear_mask = mask
     if prompt is not None and prompt_tokens is not None:
         qkv = _one_stream(spatial, prompt)
-        valid = _both(tokens, prompt_tokens)
+        valid = _both(tokens, prompt_tokens, mask)
         rear = None
+        rear_mask = None
 
     with ulysses(device, qkv[0].shape[1]) as exchange:
         outs, lses = ring_attention(
@@ -76,6 +83,7 @@ def joint_attention(
             exchange.to_heads(qkv),
             None if rear is None else exchange.take_heads(rear),
             valid=exchange.valid(valid, qkv[0].shape[2]),
+            rear_mask=rear_mask,
         )
         outs = exchange.to_streams(outs)
         lses = exchange.to_streams(lses) if with_lse else None
@@ -102,9 +110,16 @@ def _two_streams(answers: Answers, spatial: QKV, prompt: QKV) -> Answers:
     return rows.with_local(both[:, :, :n]), rows.with_local(both[:, :, n:])
 
 
-def _both(tokens: TokenShards, prompt_tokens: TokenShards) -> KeyRanges:
-    def valid(shard: int) -> list[Range]:
+def _both(tokens: TokenShards, prompt_tokens: TokenShards, mask: Tensor | None) -> KeyRanges:
+    """Return the keys of a shard of image rows with the rows of a split prompt behind them."""
+
+    def valid(shard: int) -> Keys:
         n = tokens.local_n
-        return tokens.valid(shard) + [(n + a, n + b) for a, b in prompt_tokens.valid(shard)]
+        if mask is None:
+            return tokens.valid(shard) + [(n + a, n + b) for a, b in prompt_tokens.valid(shard)]
+        image = torch.zeros(len(mask), n, dtype=torch.bool)
+        for a, b in tokens.valid(shard):
+            image[:, a:b] = True
+        return torch.cat([image, prompt_tokens.cut(mask, shard, dim=1)], 1)
 
     return valid

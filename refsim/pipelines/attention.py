@@ -22,7 +22,8 @@ def program(device: Device, *, inputs: str, logical_n: int) -> tuple[dict[str, A
     """Cut q, k, v (and the prompt's) by head over tp and by token over sp, attend, put the result together.
 
     ``inputs`` is a safetensors file with ``q``, ``k``, ``v`` (B, H, N, E) and optionally ``joint_q``, ``joint_k``,
-    ``joint_v`` (B, H, L, E). Rows from ``logical_n`` on are handed in as they are, as padding.
+    ``joint_v`` (B, H, L, E) and ``joint_mask``, bool (B, L). Rows from ``logical_n`` on are handed in as they are, as
+    padding.
     """
     split_prompt = device.options.prompt_layout == "split"
     tp = device.groups["tp"]
@@ -49,7 +50,13 @@ def program(device: Device, *, inputs: str, logical_n: int) -> tuple[dict[str, A
     spatial = tuple(local(name, rows) for name in "qkv")
     prompt = tuple(local(f"joint_{name}", prompt_tokens) for name in "qkv") if joint else None
     out, prompt_out, lses = joint_attention(
-        device, spatial, prompt, tokens=tokens, prompt_tokens=prompt_tokens, with_lse=True
+        device,
+        spatial,
+        prompt,
+        tokens=tokens,
+        prompt_tokens=prompt_tokens,
+        prompt_mask=file["joint_mask"] if "joint_mask" in file.names else None,
+        with_lse=True,
     )
 
     def whole(x: MeshTensor, cut: TokenShards | None) -> Tensor:

@@ -131,8 +131,12 @@ def serial_attention(tensors: dict[str, Tensor], logical_n: int | None = None) -
     if "joint_q" in tensors:
         parts = {name: [*rows, tensors[f"joint_{name}"]] for name, rows in parts.items()}
     q, k, v = (torch.cat(parts[name], 2).double() for name in ("q", "k", "v"))
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-    lse = torch.logsumexp(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1)
+    mask = torch.ones(len(q), 1, 1, k.shape[2], dtype=torch.bool)
+    if "joint_mask" in tensors:
+        mask[:, 0, 0, n:] = tensors["joint_mask"]
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    lse = torch.logsumexp(scores.masked_fill(~mask, -torch.inf), -1)
     return {"out": out[:, :, :n], "joint_out": out[:, :, n:], "lse": lse}
 
 

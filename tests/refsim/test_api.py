@@ -65,6 +65,7 @@ def no_rank_starts(monkeypatch):
         (changed(joint_k=torch.zeros(1, 4, 5, 16)), {}, "(1, 4, tokens, 16)"),
         (changed(joint_v=torch.zeros(1, 2, 3, 16)), {}, "(1, 4, tokens, 16)"),
         (without("joint_v"), {}, "joint_q, joint_k and joint_v"),
+        (changed(joint_mask=torch.ones(1, 4, dtype=torch.bool)), {}, "joint_mask must be a bool tensor"),
         (poked("q", torch.nan), {}, "input q holds 1 non-finite value(s), the first at (0, 1, 2, 3)"),
         (poked("joint_v", -torch.inf), {}, "input joint_v holds 1 non-finite"),
     ],

@@ -67,6 +67,30 @@ def test_garbage_in_the_padding_changes_no_bit(scheme, prompt):
     assert_same_bits(answer(dirty, scheme, **options), answer(clean, scheme, **options))
 
 
+@pytest.mark.parametrize("prompt", ["replicated", "split"])
+@pytest.mark.parametrize("scheme", ["n150-serial", *SOME])
+def test_masked_prompt_tokens_are_no_keys(scheme, prompt):
+    """A mask with holes over three blocks of keys, one that begins with them, no token at all, and all of them."""
+    rows = 50
+    tensors = attention_inputs(heads=8, n=96, prompt=rows, batch=4)
+    mask = torch.rand(4, rows, generator=torch.Generator().manual_seed(1)) > 0.4
+    mask[1, :25] = False
+    mask[2] = False
+    mask[3] = True
+    tensors["joint_mask"] = mask
+    got = answer(tensors, scheme, prompt_layout=prompt, logical_n=75, **FEW_CHUNKS)
+    assert_matches(got, serial_attention(tensors, 75))
+    if scheme == SOME[0]:
+        tensors |= {f"joint_{x}": torch.where(mask[:, None, :, None], tensors[f"joint_{x}"], 1e4) for x in "kv"}
+        dirty = answer(tensors, scheme, prompt_layout=prompt, logical_n=75, **FEW_CHUNKS)
+        assert_same_bits(dirty, got)
+        everything = tensors | {"joint_mask": torch.ones_like(mask)}
+        without = {name: x for name, x in tensors.items() if name != "joint_mask"}
+        assert_same_bits(
+            answer(everything, scheme, prompt_layout=prompt), answer(without, scheme, prompt_layout=prompt)
+        )
+
+
 @pytest.mark.parametrize(("heads", "prompt"), [(1, "replicated"), (5, "no_prompt"), (6, "replicated"), (10, "split")])
 @pytest.mark.parametrize("scheme", ULYSSES)
 def test_uneven_heads_are_padded(scheme, heads, prompt):
