@@ -1,61 +1,141 @@
-"""Mutations of the mock and of the harness, judged by their own cases: which changes of their source nobody notices.
+"""Mutations of the mock and of the harness, judged by their own tests: which changes of their source nobody notices.
 
-    python -m benchmarks.mock_mutation --count 300 --budget 7200 --out out/mutation_mock
+    python -m benchmarks.mock_mutation --count 300 --budget 2h --out out/mutation_mock
 
 ``refsim faults mutate`` judges by parity cases; what judges other people's programs is judged here by the cases of
-``tests/tt_impl/cases`` and the programs of ``tests/harness/programs``, which a wheel does not have. First all run once,
-unchanged, and tell which lines they execute (stored in ``--out``); then each change runs those that execute its line,
-quick ones unlike those before them first, until one fails.
+``tests/tt_impl/cases`` and the programs of ``tests/harness/programs``, many in one process, and by the tests of
+``tests/harness`` and ``tests/tt_impl``, which a wheel does not have. First all run once, unchanged, and tell which
+lines they execute (stored in ``--out``); then each change runs those that execute its line until one fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
+import selectors
+import shutil
+import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from parity.mutation import score
-from parity.mutation.campaign import (
-    BOUND,
-    EQUIVALENT,
-    ERROR,
-    HUNG,
-    KILLED,
-    SURVIVED,
-    UNREACHED,
-    Campaign,
-    Tried,
-    in_turn,
-)
-from parity.mutation.equivalent import proof
-from parity.mutation.measure import Asked, Executed, LineMap
-from parity.mutation.sites import Mutation, drawn
+from parity.cli.mutate import seconds
+from parity.mutation import campaign, score
+from parity.mutation.campaign import in_turn
+from parity.mutation.child import Ended, Hear
+from parity.mutation.measure import Asked, Executed, LineMap, Progress
 from parity.mutation.source import outside_functions
-from parity.mutation.tree import ROOT, Tree, copied, files_under
+from parity.mutation.tree import PACKAGES, ROOT, Tree, files_under
+from refsim.base import scratch
 
 FOLDERS = ["tt_impl/mock", "tt_impl/harness"]
 PROGRAMS = "mistakes padding replays cached variants".split()
-EACH_S = 90.0
-"""The longest that the cases of one change run."""
-CASES_AT_ONCE = 60
-Named = tuple[str, str, str]
+TESTS = ["tests/harness", "tests/tt_impl"]
+BY_CASES = ("mock/test_shadow.py", "mock/test_upstream_shapes.py", "test_lines.py", "mock/test_speed.py")
+"""Files of tests that are left out: their cases run as such, or they measure."""
+BESIDE = ("tests", "benchmarks", "docs", "examples", "pyproject.toml", "constraints.txt", "README.md", "noxfile.py")
+"""What tests read besides the packages."""
+SUITE_S = 5400.0
+EACH_S = 240.0
+"""The longest that the tests of one change run."""
+RULES_AT_ONCE = 60
+TESTS_AT_ONCE = 40
+START_S = 20.0
 
 
-def meshes() -> dict[str, list[Named]]:
+class MockTests:
+    """Cases on meshes that stay open, then tests of pytest; see :class:`parity.mutation.campaign.Judge`."""
+
+    def __init__(self, stored_at: Path) -> None:
+        """Keep the map of lines in ``stored_at``."""
+        self._stored_at = stored_at
+        self._meshes = {"-".join(case): mesh for mesh, cases in meshes().items() for case in cases}
+
+    def recorded(self, tree: Tree, progress: Progress) -> LineMap:
+        """Copy the tests beside the packages, and return what each executes, stored or new."""
+        for name in BESIDE:
+            (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tree.root / name)
+        shutil.copy(ROOT / "tests/tt_impl/lines.py", tree.root / "sitecustomize.py")
+        key = _digest()
+        if self._stored_at.is_file():
+            stored = json.loads(self._stored_at.read_text(encoding="utf-8"))
+            if stored["key"] == key:
+                return LineMap([Executed(**case) for case in stored["cases"]])
+        outside = {file: outside_functions(tree.read(file)) for file in files_under(FOLDERS)}
+        cases: list[Executed] = []
+
+        def hear(message: dict[str, Any]) -> None:
+            # What a file does on import is executed by every case that runs some of it.
+            lines = {file: sorted({*numbers, *outside[file]}) for file, numbers in message["lines"].items()}
+            verdict = message["verdict"]
+            cases.append(Executed(message["case"], verdict, message["reason"], message["seconds"], lines))
+            progress(cases[-1])
+
+        for command in self._commands(tree, [*self._meshes], record=True):
+            ended = _listen(command, tree, SUITE_S, hear)
+            if ended.why:
+                print(f"{command[2:4]}: {ended.why}", file=sys.stderr)
+        self._stored_at.parent.mkdir(parents=True, exist_ok=True)
+        rows = [vars(case) for case in cases]
+        self._stored_at.write_text(json.dumps({"key": key, "cases": rows}), encoding="utf-8")
+        return LineMap(cases)
+
+    def ordered(self, cases: list[Executed], file: str) -> list[Executed]:
+        """Return those that run on open meshes first, mesh by mesh, then tests."""
+        by_mesh: dict[str, list[Executed]] = {}
+        for case in in_turn([case for case in cases if case.case in self._meshes], file)[:RULES_AT_ONCE]:
+            by_mesh.setdefault(self._meshes[case.case], []).append(case)
+        tests = [case for case in cases if case.case not in self._meshes]
+        quick = sorted(tests, key=lambda case: case.seconds)
+        return [case for mesh in by_mesh.values() for case in mesh] + in_turn(quick[:TESTS_AT_ONCE], file)
+
+    def run(self, tree: Tree, cases: list[Executed], limit_s: float, hear: Hear) -> Ended:
+        """Run them in processes, one for each mesh and one for all tests, until one fails."""
+        failed = False
+
+        def listen(message: dict[str, Any]) -> None:
+            nonlocal failed
+            failed = failed or message["verdict"] == "failed"
+            hear(message)
+
+        until = time.monotonic() + limit_s
+        for command in self._commands(tree, [case.case for case in cases], record=False):
+            ended = _listen(command, tree, until - time.monotonic(), listen)
+            if failed or ended.why:
+                return ended if not failed else Ended()
+        return Ended()
+
+    def _commands(self, tree: Tree, names: list[str], *, record: bool) -> Iterator[list[str]]:
+        """Yield what runs the named cases; when recording, all tests, too."""
+        by_mesh: dict[str, list[list[str]]] = {}
+        for name in names:
+            if name in self._meshes:
+                by_mesh.setdefault(self._meshes[name], []).append(name.split("-", 2))
+        for mesh, cases in by_mesh.items():
+            with scratch.Folder("judge") as folder:
+                file = Path(folder, "cases.json")
+                file.write_text(json.dumps(cases), encoding="utf-8")
+                lines = Path(folder, "lines")
+                lines.mkdir()
+                yield ["-m", "tests.tt_impl.judge", mesh, str(file), *([str(lines)] if record else [])]
+        tests = [name.removeprefix("test-") for name in names if name not in self._meshes]
+        if tests or record:
+            left_out = [f"--ignore=tests/tt_impl/{name}" for name in BY_CASES]
+            options = ["-q", "-p", "no:cacheprovider", "-p", "tests.tt_impl.lines", "--rootdir", str(tree.root)]
+            yield ["-m", "pytest", *options, *([*left_out, *TESTS] if record else ["-x", *tests])]
+
+
+def meshes() -> dict[str, list[tuple[str, str, str]]]:
     """Return the cases by the mesh they run on: kind, module and name."""
-    import importlib
-
     from tests.tt_impl.mock.test_shadow import MESHES
 
-    cases: dict[str, list[Named]] = {}
+    cases: dict[str, list[tuple[str, str, str]]] = {}
     for (module, name), mesh in MESHES.items():
         cases.setdefault(mesh, []).append(("rule", module, name))
     for module in PROGRAMS:
@@ -64,123 +144,109 @@ def meshes() -> dict[str, list[Named]]:
     return cases
 
 
-def judged(tree: Path, mesh: str, cases: Iterable[Named], limit_s: float, *options: str) -> tuple[list[dict], str]:
-    """Run cases against the packages in ``tree``; returns the verdict of each, and why the process ended early."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(tree), str(ROOT))), "OMP_NUM_THREADS": "1"}
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(list(cases), file)
-        file.flush()
-        command = [sys.executable, "-m", "tests.tt_impl.judge", mesh, file.name, *options]
-        why = ""
-        try:
-            done = subprocess.run(
-                command, cwd=tree, env=environment, capture_output=True, text=True, check=False, timeout=limit_s
+def _listen(arguments: list[str], tree: Tree, limit_s: float, hear: Hear) -> Ended:
+    """Run Python in the tree and hear of every case it tells; killed after ``limit_s`` with all that it started."""
+    environment = os.environ | {"PYTHONPATH": str(tree.root), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    with scratch.Folder("tests") as folder:
+        environment |= {"TMPDIR": folder}
+        if "-x" not in arguments and "pytest" in arguments:
+            Path(folder, "lines").mkdir()
+            environment |= {"REFSIM_MOCK_LINES_TO": str(Path(folder, "lines", "first.txt"))}
+        log = Path(folder, "log")
+        with open(log, "wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=tree.root,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
             )
-            text = done.stdout
-            if done.returncode:
-                why = f"exit code {done.returncode}: {done.stderr[-300:]}"
-        except subprocess.TimeoutExpired as error:
-            text = (error.stdout or b"").decode(errors="replace")
-            why = HUNG
-    verdicts = [json.loads(line.removeprefix("judge ")) for line in text.splitlines() if line.startswith("judge ")]
-    return verdicts, why
+        verdicts = 0
+        try:
+            for line in _lines(process, time.monotonic() + limit_s):
+                if line is None:
+                    return Ended(f"no end in {limit_s:.0f} s", out_of_time=True)
+                if line.startswith(b"judge "):
+                    verdicts += 1
+                    hear(_message(json.loads(line.removeprefix(b"judge "))))
+            code = process.wait()
+        finally:
+            _kill(process)
+        # pytest gives 1 for a failed test, which was told.
+        if code == 0 or (verdicts and code == 1 and "pytest" in arguments):
+            return Ended()
+        text = log.read_text(errors="replace")
+        files = tuple(file for file in files_under(FOLDERS) if file in text)
+        return Ended(f"exit code {code}: {text[-300:]}".strip(), files)
 
 
-def recorded(tree: Tree, stored_at: Path) -> dict[str, list[Executed]]:
-    """Return what every case does unchanged, by mesh: from ``stored_at`` if that was made of the same sources."""
-    key = _digest()
-    if stored_at.is_file():
-        stored = json.loads(stored_at.read_text(encoding="utf-8"))
-        if stored["key"] == key:
-            return {mesh: [Executed(**case) for case in cases] for mesh, cases in stored["meshes"].items()}
-    by_mesh: dict[str, list[Executed]] = {}
-    for mesh, cases in meshes().items():
-        verdicts, why = judged(tree.root, mesh, cases, 3600.0, "--lines")
-        if why:
-            print(f"{mesh}: {why}", file=sys.stderr)
-        by_mesh[mesh] = [_executed(tree, one) for one in verdicts]
-        print(f"{mesh}: {len(verdicts)} of {len(cases)} cases recorded", flush=True)
-    rows = {mesh: [vars(case) for case in cases] for mesh, cases in by_mesh.items()}
-    stored_at.parent.mkdir(parents=True, exist_ok=True)
-    stored_at.write_text(json.dumps({"key": key, "meshes": rows}), encoding="utf-8")
-    return by_mesh
+def _lines(process: subprocess.Popen[bytes], until: float) -> Iterator[bytes | None]:
+    """Yield what a process prints, line by line; None when time is over."""
+    assert process.stdout is not None
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            if not selector.select(max(0.0, until - time.monotonic())):
+                yield None
+                return
+            part = os.read(process.stdout.fileno(), 1 << 16)
+            if not part:
+                return
+            *whole, rest = (rest + part).split(b"\n")
+            yield from whole
 
 
-def _executed(tree: Tree, row: dict[str, Any]) -> Executed:
-    """Read the verdict of a case; what a file does on import is executed by every case that runs some of it."""
-    lines = {}
-    for file, numbers in row["lines"].items():
-        lines[file] = sorted({*numbers, *outside_functions(tree.read(file))})
-    verdict = "failed" if row["error"] else "passed"
-    return Executed("-".join(row["case"]), verdict, row["error"], row["seconds"], lines)
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def _message(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what a campaign hears of a case; a failed assertion is a judgement and no error."""
+    error = row["error"]
+    verdict = "failed" if error else "skipped" if row.get("skipped") else "passed"
+    reason = error.strip().splitlines()[-1] if error else ""
+    judged = "AssertionError" in error or "assert " in error
+    return row | {"verdict": verdict, "reason": reason, "error": "" if judged else error}
 
 
 def _digest() -> str:
     text = hashlib.sha256()
-    for folder in (*FOLDERS, "tests/tt_impl", "tests/harness/programs"):
+    for folder in (*PACKAGES, *TESTS):
         for path in sorted((ROOT / folder).rglob("*.py")):
             text.update(path.read_bytes())
     return text.hexdigest()
 
 
-def attempt(mutation: Mutation, tree: Tree, by_mesh: dict[str, list[Executed]]) -> Tried:
-    """Run the cases that execute a change, mesh by mesh, until one fails."""
-    source = tree.read(mutation.file)
-    diff = mutation.diff(source)
-    if why := proof(mutation, source):
-        return Tried(mutation, diff, EQUIVALENT, reason=why)
-    chosen = {
-        mesh: in_turn(LineMap(cases).executing(mutation.file, mutation.runs), mutation.file)
-        for mesh, cases in by_mesh.items()
-    }
-    count = sum(map(len, chosen.values()))
-    if not count:
-        return Tried(mutation, diff, UNREACHED)
-    ran = 0
-    started = time.monotonic()
-    with tree.changed(mutation.file, mutation.applied(source)):
-        for mesh, cases in chosen.items():
-            if not cases:
-                continue
-            names = [tuple(case.case.split("-", 2)) for case in cases[:CASES_AT_ONCE]]
-            verdicts, why = judged(tree.root, mesh, names, EACH_S)
-            ran += len(verdicts)
-            last = verdicts[-1] if verdicts else {"error": "", "case": names[0]}
-            if last["error"] or why:
-                how = HUNG if why == HUNG else BOUND if "AssertionError" in last["error"] else ERROR
-                reason = (last["error"] or why).strip().splitlines()[-1]
-                seconds = time.monotonic() - started
-                return Tried(mutation, diff, KILLED, "-".join(last["case"]), reason, ran, count, seconds, how)
-    return Tried(mutation, diff, SURVIVED, ran=ran, cases=count, seconds=time.monotonic() - started)
-
-
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Iterable[str] | None = None) -> int:
     """Run a campaign; exit code 1 if fewer than ``--least`` percent are killed."""
     parser = argparse.ArgumentParser(prog="benchmarks.mock_mutation", description=__doc__.splitlines()[0])
     parser.add_argument("--files", nargs="+", default=FOLDERS, help="files, folders or patterns")
     parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--budget", type=float, default=7200.0, help="seconds of the mutations")
+    parser.add_argument("--budget", default="2h", help="time of the mutations, such as 90s, 20m or 2h")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--least", type=float, default=0.0, help="percent to be killed")
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args(argv)
-    files = files_under(asked.files)
-    begun = time.monotonic()
-    tried: list[Tried] = []
-    with copied(files) as tree:
-        by_mesh = recorded(tree, asked.out / "lines.json")
-        started = time.monotonic()
-        for mutation in drawn({file: tree.read(file) for file in files}, asked.seed):
-            if len(tried) == asked.count or time.monotonic() - started > asked.budget:
-                break
-            tried.append(attempt(mutation, tree, by_mesh))
-            print(score.line(len(tried), tried[-1]), flush=True)
-    troubled = [case for cases in by_mesh.values() for case in cases if case.verdict != "passed"]
-    suite: dict[str, Any] = {"suite": "tests of the mock", "backend": "ttnn-mock", "seed": asked.seed}
-    campaign = Campaign(Asked(files, **suite), asked.seed, troubled, tried, time.monotonic() - begun)
-    score.write(campaign, asked.out)
-    print(score.text(campaign))
-    percent = score.summary(campaign)["score"]
+    asked = parser.parse_args(argv if argv is None else [*argv])
+    suite = {"suite": "tests of the mock", "backend": "ttnn-mock", "seed": asked.seed}
+    done = campaign.run(
+        MockTests(asked.out / "lines.json"),
+        Asked(files_under(asked.files), **suite),
+        asked.seed,
+        campaign.Limits(asked.count, seconds(asked.budget, "--budget"), EACH_S),
+        (
+            lambda case: print(f"recorded {case.case} {case.verdict} {case.seconds:.1f} s {case.reason}", flush=True),
+            lambda index, tried: print(score.line(index, tried), flush=True),
+        ),
+    )
+    score.write(done, asked.out)
+    print(score.text(done))
+    percent = score.summary(done)["score"]
     return int(percent is None or percent < asked.least)
 
 

@@ -58,7 +58,7 @@ WITHOUT_TTNN: tuple[str, ...] = ()
 
 RENAMED = {"device": "ctx", "tokens": "logical_n", "prompt_tokens": "logical_l", "text_tokens": "logical_l"}
 UNMATCHED = {
-    "refsim": ("shard", "valid", "causal", "stop", "meta"),
+    "refsim": ("shard", "valid", "causal", "stop", "meta", "contexts"),
     "tt_impl": ("options", "mask", "onto", "activation", "within", "scales", "silu"),
 }
 _LIST = "hidden states of the target's layers are one tensor in refsim, a list of tensors on the devices"

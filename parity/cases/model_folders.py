@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,35 @@ def _write_drafter(model: Any, folder: Path) -> None:
     save_file(state, folder / "model.safetensors")
 
 
+def load_drafter(folder: Path, target_layer_ids: Sequence[int], mask_token_id: int, variant: str | None = None) -> Any:
+    """Load transformers' drafter, in fp32, from a folder as z-lab publishes it.
+
+    Args:
+        target_layer_ids: layers of the target whose output it reads; a folder may leave them to z-lab's rule.
+        mask_token_id: what stands in a block in place of tokens that are not known yet.
+    """
+    import transformers
+    from safetensors.torch import load_file
+
+    transformers.utils.logging.disable_progress_bar()
+    model_class = getattr(transformers, DRAFTER)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"target_layer_ids": [*target_layer_ids], "mask_token_id": mask_token_id}
+    model = model_class(model_class.config_class.from_dict(config)).requires_grad_(False)
+    names = {theirs: ours for ours, theirs in DRAFTER_NAMES.items()}
+    state: dict[str, Tensor] = {}
+    for path in _weight_files(folder, variant):
+        state |= {names.get(name, name): x.float() for name, x in load_file(path).items()}
+    model.load_state_dict(state, strict=True)
+    return model.eval()
+
+
+def _weight_files(folder: Path, variant: str | None) -> list[Path]:
+    """Return a folder's files of weights, of one variant or of none."""
+    files = sorted(folder.glob("*.safetensors"))
+    return [path for path in files if (f".{variant}" in path.stem if variant else "." not in path.stem)]
+
+
 def _positional_table(config: dict[str, Any]) -> Tensor:
     from diffusers.models.embeddings import get_2d_sincos_pos_embed
 
@@ -148,9 +178,8 @@ def load_oracle(folder: Path, dtype: torch.dtype, *, rounded: bool = False, vari
         return model_class.from_pretrained(folder, trust_remote_code=False, **how).eval()
     model = _restored(folder, config, dtype)
     state: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        if f".{variant}" in path.stem if variant else "." not in path.stem:
-            state |= load_file(path)
+    for path in _weight_files(folder, variant):
+        state |= load_file(path)
     ignored = model._keys_to_ignore_on_load_unexpected or ()  # as from_pretrained has it
     state = {name: x for name, x in state.items() if not any(re.search(part, name) for part in ignored)}
     for name, x in state.items():

@@ -63,11 +63,12 @@ def mutate(
     chosen = files_under(files)
     limits = campaign.Limits.of(count, seconds(budget, "--budget"))
     check_out(out)
+    asked = Asked(chosen, expr=expr, backend=backend_of(chosen))
     done = campaign.run(
-        Asked(chosen, expr=expr, backend=backend_of(chosen)),
+        campaign.ParityCases(asked, out and out / "lines.json"),
+        asked,
         seed,
         limits,
-        out and out / "lines.json",
         (
             lambda case: say(f"recorded {case.case} {case.verdict} {case.seconds:.1f} s"),
             lambda index, tried: say(report.line(index, tried)),

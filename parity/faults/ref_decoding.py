@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from parity.cases import GenerationShape, Layout, make_case
-from parity.faults.around import at
+from parity.faults.around import around, at
 from parity.faults.registry import fault
 from refsim.layers import rope
+from refsim.models.dflash import draft
 from refsim.models.qwen3_moe import decoder
 from refsim.runtime.tensor import MeshTensor
 
@@ -150,3 +151,56 @@ def wrong_key_value_head(original: Any, device: Any, q: MeshTensor, *kv: MeshTen
 @at("refsim.pipelines.speculative:DFlashDrafter.propose")
 def context_row_short(original: Any, self: Any, start: int, last: int, context: Tensor) -> Tensor:
     return original(self, start, last, context[:, :-1])
+
+
+@decoding("The block is masks only.", "the last token not put in front of them")
+@at("refsim.models.dflash.draft:DFlashDraftModel.__call__")
+def block_of_masks_only(original: Any, self: Any, noise: Tensor, *args: Any, start: int) -> Tensor:
+    return original(self, noise[:, 1:2].expand_as(noise), *args, start=start)
+
+
+@decoding("Hidden states come from one layer too late.", "hidden_states[id + 2]")
+@at("refsim.models.qwen3_moe.decoder:Qwen3MoeForCausalLM.hidden")
+def hidden_states_a_layer_late(
+    original: Any, self: Any, ids: Tensor, cache: Any = None, keep: tuple[int, ...] = ()
+) -> Any:
+    last = self.config.num_hidden_layers - 1
+    return original(self, ids, cache, tuple(min(layer + 1, last) for layer in keep))
+
+
+@decoding("The drafter has a head of its own.", "lm_head made anew instead of shared with the target")
+@at("refsim.pipelines.speculative:DFlashDrafter.propose")
+def drafter_with_its_own_head(original: Any, self: Any, *args: Any) -> Tensor:
+    head = self._target._head
+    shared = head.weight
+    head.weight = shared.roll(1, 1)
+    try:
+        return original(self, *args)
+    finally:
+        head.weight = shared
+
+
+@decoding("The drafter's last norm is loaded and not applied.", "norm left out before the head")
+@at("refsim.models.dflash.draft:DFlashDraftModel.__init__")
+def last_norm_not_applied(original: Any, self: Any, *args: Any) -> None:
+    original(self, *args)
+    self._norm = lambda x: x
+
+
+@decoding(
+    "Blocks after a shorter prompt stand where those after the longest did.", "positions of the first prompt kept"
+)
+@at("refsim.models.dflash.draft:DFlashDraftModel.__call__")
+def positions_of_a_longer_prompt(
+    original: Any, self: Any, noise: Tensor, states: Tensor, cache: Any, *, start: int
+) -> Tensor:
+    if not cache[0].length:
+        self.longest = max(start, getattr(self, "longest", 0))
+        self.late = self.longest - start
+    rows = noise.shape[1]
+
+    def turned(rotary: Any, positions: Tensor, *rest: Any) -> Any:
+        return rotary(torch.cat([positions[:-rows], positions[-rows:] + self.late]), *rest)
+
+    with around(draft, "text_rotary", turned):
+        return original(self, noise, states, cache, start=start)

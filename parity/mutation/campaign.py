@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from parity.mutation import child, measure
 from parity.mutation.equivalent import proof
@@ -29,7 +29,7 @@ ERROR = "error"
 HUNG = "hung"
 """How a mutation is killed: a case judges its answer wrong, it raises an error, or a case that runs it never ends."""
 
-JUDGE = "parity.mutation.judge:run_cases"
+RUN_CASES = "parity.mutation.judge:run_cases"
 CACHE = ".cache"
 """Folder in the copied tree, see :mod:`parity.mutation.cache`."""
 PROCESS_S = 0.5
@@ -108,62 +108,105 @@ class Campaign:
 Progress = Callable[[int, Tried], None]
 
 
+class Judge(Protocol):
+    """Cases that a mutation is run by."""
+
+    def recorded(self, tree: Tree, progress: measure.Progress) -> LineMap:
+        """Run every case once on the unchanged tree and return which lines it executes."""
+        ...
+
+    def ordered(self, cases: list[Executed], file: str) -> list[Executed]:
+        """Return the cases that execute a change of ``file`` in the order they are to run."""
+        ...
+
+    def run(self, tree: Tree, cases: list[Executed], limit_s: float, hear: child.Hear) -> child.Ended:
+        """Run cases on the tree as it is, up to the first that fails.
+
+        Args:
+            limit_s: seconds after which whatever runs is killed.
+            hear: called with the ``case``, ``verdict``, ``reason`` and ``error`` of each, as it comes.
+        """
+        ...
+
+
+class ParityCases:
+    """The cases of a parity suite, in children of this process."""
+
+    def __init__(self, asked: measure.Asked, lines: Path | None) -> None:
+        """Choose the cases; ``lines``: file of the map from lines to cases, see ``measure.measured``."""
+        self._asked = asked
+        self._lines = lines
+
+    def recorded(self, tree: Tree, progress: measure.Progress) -> LineMap:
+        """Run every case once, and have what they import imported by all children from now on."""
+        line_map = measure.measured(self._asked, tree, self._lines, progress)
+        if self._asked.backend != "cpu":
+            from parity.mutation import cache
+
+            line_map = replace(line_map, imported=[*line_map.imported, *cache.prepare(tree.root / CACHE)])
+        child.preload(line_map.imported)
+        return line_map
+
+    def ordered(self, cases: list[Executed], file: str) -> list[Executed]:
+        """Return the quick ones unlike those before them first."""
+        return in_turn(cases, file)
+
+    def run(self, tree: Tree, cases: list[Executed], limit_s: float, hear: child.Hear) -> child.Ended:
+        """Run them in one child."""
+        arguments = {
+            "ids": [case.case for case in cases],
+            "backend": self._asked.backend,
+            "seed": self._asked.seed,
+            "timeout_s": 10.0 + 2 * max(case.seconds for case in cases),
+            "cache": str(tree.root / CACHE),
+        }
+        return child.call(RUN_CASES, arguments, tree.root, limit_s=limit_s, hear=hear)
+
+
 def run(
-    asked: measure.Asked, seed: int, limits: Limits, lines: Path | None, progress: tuple[measure.Progress, Progress]
+    judge: Judge, asked: measure.Asked, seed: int, limits: Limits, progress: tuple[measure.Progress, Progress]
 ) -> Campaign:
     """Run a campaign on a copy of the packages; the user's files are read only.
 
     Args:
         seed: of the draw.
-        lines: file of the map from lines to cases, see :func:`parity.mutation.measure.measured`.
         progress: called with every recorded case, and with the number and the outcome of every mutation.
     """
     started = time.monotonic()
     tried = []
     with copied(asked.files) as tree:
-        line_map = measure.measured(asked, tree, lines, progress[0])
-        if asked.backend != "cpu":
-            from parity.mutation import cache
-
-            line_map = replace(line_map, imported=[*line_map.imported, *cache.prepare(tree.root / CACHE)])
-        child.preload(line_map.imported)
+        line_map = judge.recorded(tree, progress[0])
         begun = time.monotonic()
         for mutation in drawn({file: tree.read(file) for file in asked.files}, seed):
             if len(tried) == limits.count or time.monotonic() - begun > limits.budget_s:
                 break
-            tried.append(attempt(mutation, tree, line_map, asked, limits.each_s))
+            tried.append(attempt(mutation, tree, line_map, judge, limits.each_s))
             progress[1](len(tried), tried[-1])
     return Campaign(asked, seed, line_map.troubled, tried, time.monotonic() - started)
 
 
-def attempt(mutation: Mutation, tree: Tree, line_map: LineMap, asked: measure.Asked, limit_s: float) -> Tried:
-    """Run one mutation by the cases that execute it, see :func:`in_turn`.
+def attempt(mutation: Mutation, tree: Tree, line_map: LineMap, judge: Judge, limit_s: float) -> Tried:
+    """Run one mutation by the cases that execute it.
 
     An error that did not come through the changed file, or no end, counts only if the same case passes on the
     unchanged program just now: anything may fail on a machine that is full, and this tool may be wrong.
     """
     source = tree.read(mutation.file)
     diff = mutation.diff(source)
-    cases = in_turn(line_map.executing(mutation.file, mutation.runs), mutation.file)
+    executing = line_map.executing(mutation.file, mutation.runs)
     if why := proof(mutation, source):
-        return Tried(mutation, diff, EQUIVALENT, reason=why, cases=len(cases))
-    if not cases:
+        return Tried(mutation, diff, EQUIVALENT, reason=why, cases=len(executing))
+    if not executing:
         return Tried(mutation, diff, UNREACHED)
+    cases = judge.ordered(executing, mutation.file)
     heard = _Heard(cases)
-    arguments = {
-        "ids": [case.case for case in cases],
-        "backend": asked.backend,
-        "seed": asked.seed,
-        "timeout_s": 10.0 + 2 * max(case.seconds for case in cases),
-        "cache": str(tree.root / CACHE),
-    }
     started = time.monotonic()
     with tree.changed(mutation.file, mutation.applied(source)):
-        ended = child.call(JUDGE, arguments, tree.root, limit_s=limit_s, hear=heard)
+        ended = judge.run(tree, cases, limit_s, heard)
     became = heard.outcome(ended, mutation.file)
     if not became.certain:
-        again = arguments | {"ids": [became.by or cases[0].case]}
-        became = became.against(_failure(again, tree, limit_s))
+        again = [case for case in cases if case.case == became.by] or cases[:1]
+        became = became.against(_failure(judge, tree, again, limit_s))
     seconds = time.monotonic() - started
     return Tried(mutation, diff, became.verdict, became.by, became.reason, heard.ran, len(cases), seconds, became.how)
 
@@ -195,10 +238,10 @@ def in_turn(cases: list[Executed], file: str) -> list[Executed]:
     return turns
 
 
-def _failure(arguments: dict[str, Any], tree: Tree, limit_s: float) -> str:
+def _failure(judge: Judge, tree: Tree, cases: list[Executed], limit_s: float) -> str:
     """Say why a case fails on the tree as it is; empty if it passes."""
     messages: list[dict[str, Any]] = []
-    ended = child.call(JUDGE, arguments, tree.root, limit_s=limit_s, hear=messages.append)
+    ended = judge.run(tree, cases, limit_s, messages.append)
     return ended.why or next((one["reason"] for one in messages if one["verdict"] != "passed"), "")
 
 

@@ -5,7 +5,8 @@
     they do not                         failed; the target's forward over these ids is judged by itself, which tells
                                         the model's mistakes (explained as any case is) from those of decoding
 
-A drafter can change the speed only: the text is the target's alone with one, too.
+A drafter can change the speed only: the text is the target's alone with one, too. What it reads and proposes and how
+much of that is accepted is judged apart, see :mod:`parity.user.drafting`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from safetensors.torch import save_file
 from parity.cases import Layout
 from parity.cases.model_folders import load_oracle
 from parity.measure import metrics as m
+from parity.user.drafting import DraftCheck, judge_drafting
 from parity.user.user_checkpoint import Bounded, CheckAgainst, judge_model
-from refsim.api.text import TextRequest
+from refsim.api.text import TextRequest, TextResult
 from refsim.base import scratch
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import Checkpoint
@@ -75,18 +77,25 @@ class TextCheck(Followed):
 
     Attributes:
         forward: The target's forward over its ids, judged where the text is wrong.
+        drafting: What the drafter read and proposed, where there is one and the text is right.
     """
 
-    KEYS = ("against", "passed", "tokens", "ties", "wrong", "metrics", "forward")
+    KEYS = ("against", "passed", "tokens", "ties", "wrong", "metrics", "forward", "drafting")
 
     against: str
     tokens: int
     margin_error: float
     forward: CheckAgainst | None = None
+    drafting: DraftCheck | None = None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the text is."""
+        return self.wrong is None and self.margin_error <= self.limit
 
     @property
     def passed(self) -> bool:
-        return self.wrong is None and self.margin_error <= self.limit
+        return self.is_right and (self.drafting is None or self.drafting.passed)
 
     @property
     def metrics(self) -> dict[str, Bounded]:
@@ -106,6 +115,7 @@ class TextCheck(Followed):
             by = "" if wrong.by is None else f", by {wrong.by:.2g} of a logit"
             lines.append(f"first wrong token: position {wrong.position}, {ours} where it says {theirs}{by}")
         lines.append(f"  {'margin_max_abs':26} {self.margin_error:9.2e}  at most {self.limit:.2e}")
+        lines += self.drafting.lines() if self.drafting is not None else []
         if self.forward is not None and self.forward.passed:
             lines.append(
                 "the target's forward over the same ids is right: what is wrong is cache, positions or drafter"
@@ -116,9 +126,10 @@ class TextCheck(Followed):
 
 
 def judge_text(
-    folder: Path, ids: Sequence[int], text: Decoded, request: TextRequest, layout: Layout, options: RunOptions
+    folder: Path, ids: Sequence[int], result: TextResult, request: TextRequest, layout: Layout, options: RunOptions
 ) -> TextCheck:
-    """Judge what refsim's ranks gave after the prompt ``ids``."""
+    """Judge what refsim's ranks gave after the one prompt ``ids``."""
+    (text,) = result.texts
     checkpoint = Checkpoint(folder, options.variant)
     followed = follow(_generate(folder, request, options.variant), ids, text.tokens, request.max_new_tokens)
     judged = TextCheck(
@@ -127,8 +138,11 @@ def judge_text(
         tokens=len(text.tokens),
         margin_error=margin_error(text, followed.margins, drafted=request.draft is not None),
     )
-    if judged.passed:
-        return judged
+    if judged.is_right:
+        if request.draft is None:
+            return judged
+        drafting = judge_drafting(folder, ids, text, request, result.contexts, judged.limit, options.variant)
+        return replace(judged, drafting=drafting)
     with scratch.Folder("text") as around:
         inputs = Path(around, "ids.safetensors")
         end = len(text.tokens) if followed.wrong is None else followed.wrong.position

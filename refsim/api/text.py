@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,14 @@ class TextRequest:
         cache: what the drafter's cache keeps, one of ``CACHES``.
         max_new_tokens: tokens to give per prompt, at most.
         stop: ids that end a text.
+        contexts: give what the drafter reads of every prompt as well.
     """
 
     draft: str | Path | ModelFolder | None = None
     cache: str = "context"
     max_new_tokens: int = 128
     stop: Sequence[int] = ()
+    contexts: bool = False
 
 
 @dataclass
@@ -59,6 +62,10 @@ class TextResult:
         block: tokens the target verifies in one pass; 1 without a drafter.
         pages: of the target's cache that the texts took, of each layer; 0 where it has none.
         same_as_target: the tokens are those of the target alone; None unless asked for.
+        accepted_as_target: every round went on by the longest prefix of its proposals that the target alone says, and
+            one token; None unless asked for, and without a drafter.
+        contexts: the target's hidden states that the drafter read of all prompts, (tokens, layers x D); None unless
+            asked for.
     """
 
     texts: list[Decoded]
@@ -71,6 +78,8 @@ class TextResult:
     pages: int = 0
     collectives: list[dict[str, Any]] = field(default_factory=list)
     same_as_target: bool | None = None
+    accepted_as_target: bool | None = None
+    contexts: torch.Tensor | None = None
 
     @property
     def mean_accepted(self) -> float:
@@ -102,7 +111,7 @@ def generate_text(
         prompts: ids of each.
         request: the drafter and its cache, how many tokens, and where a text ends.
         options: where and how it runs; tensor parallelism only.
-        check: decode once more with the target alone and compare the tokens.
+        check: decode once more with the target alone and compare the tokens, and how many of them every round gave.
         progress: called now and then with the number of steps that are done and of all of them.
         settings: instead of ``options``: ``mesh``, ``parallel`` and any other keyword of
             :meth:`refsim.base.options.RunOptions.of`.
@@ -132,6 +141,7 @@ def generate_text(
             "cache": request.cache,
             "max_new_tokens": request.max_new_tokens,
             "stop": list(request.stop),
+            "contexts": request.contexts and draft is not None,
         }
         program = "refsim.pipelines.speculative:program"
         result = launch.execute(program, options, arguments, progress=progress)
@@ -139,13 +149,15 @@ def generate_text(
         alone = None
         if check:
             plain = options.but(fault="", delay=None)
-            alone = launch.execute(program, plain, arguments | {"draft": None}, progress=progress)
+            alone = launch.execute(program, plain, arguments | {"draft": None, "contexts": False}, progress=progress)
             _check_margins(alone, plain, drafted=False)
     return None if result is None else _result(result, alone)
 
 
 def _result(result: launch.Result, alone: launch.Result | None) -> TextResult:
     texts = _texts(result)
+    by_itself = None if alone is None else [text.tokens for text in _texts(alone)]
+    drafted = result.value["block"] > 1
     return TextResult(
         texts=texts,
         seconds=result.value["seconds"],
@@ -156,8 +168,29 @@ def _result(result: launch.Result, alone: launch.Result | None) -> TextResult:
         block=result.value["block"],
         pages=result.value["pages"],
         collectives=result.collectives,
-        same_as_target=None if alone is None else [t.tokens for t in texts] == [t.tokens for t in _texts(alone)],
+        same_as_target=None if by_itself is None else [text.tokens for text in texts] == by_itself,
+        accepted_as_target=None
+        if by_itself is None or not drafted
+        else all(map(accepts_what_it_may, texts, by_itself)),
+        contexts=result.tensors.get("contexts"),
     )
+
+
+def accepts_what_it_may(text: Decoded, tokens: Sequence[int]) -> bool:
+    """Return whether every round gave the longest prefix of its proposals that stands in ``tokens``, and one more.
+
+    Rounds say nothing from the first on that reaches the end of ``tokens``, which may have been cut.
+    """
+    start = 1
+    for step in text.steps:
+        pairs = zip(step.proposed, tokens[start:], strict=False)
+        matched = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        if start + matched >= len(tokens):
+            break
+        if step.accepted != matched + 1:
+            return False
+        start += step.accepted
+    return True
 
 
 def _check_margins(result: launch.Result | None, options: RunOptions, *, drafted: bool) -> None:

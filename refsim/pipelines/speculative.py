@@ -122,6 +122,7 @@ def speculate(
     keep: tuple[int, ...],
     max_new_tokens: int,
     stop: Sequence[int] = (),
+    contexts: list[Tensor] | None = None,
 ) -> Decoded:
     """Decode greedily with a drafter's help; the tokens are the target's own.
 
@@ -129,9 +130,12 @@ def speculate(
         keep: the target's layers whose output the drafter reads.
         max_new_tokens: number of tokens to give.
         stop: tokens that end the text.
+        contexts: gets what the drafter is given of the prompt, (P, layers x D).
     """
     cache = target.new_cache()
     hidden = target.hidden(prompt_1P, cache, keep)
+    if contexts is not None:
+        contexts.append(hidden.layers[0])
     token, margin = target.argmax(hidden.last[:, -1:])
     decoded = Decoded([int(token)], prefill_margin=float(margin))
     start = prompt_1P.shape[1]
@@ -216,12 +220,14 @@ def program(
     cache: str,
     max_new_tokens: int,
     stop: list[int],
+    contexts: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run this device's part; rank 0 returns the tokens of every prompt.
 
     Args:
         draft: the drafter's folder; None decodes with the target alone.
         inputs: safetensors with ``ids``, all prompts one after the other, and ``lengths``, tokens of each.
+        contexts: return ``contexts`` as well, what the drafter reads of every prompt: (tokens of all, layers x D).
 
     Returns:
         ``tokens``, all texts one after the other; the steps of every prompt, the block size, the pages taken, seconds
@@ -233,6 +239,7 @@ def program(
     loaded = time.monotonic()
     tensors = TensorFile(inputs).all()
     texts = []
+    read: list[Tensor] = []
     lengths = tensors["lengths"].tolist()
     block = 1 if draft_model is None else draft_model.config.block_size
     if cache == "paged":
@@ -244,7 +251,8 @@ def program(
             continue
         drafter = DFlashDrafter(draft_model, model, cache)
         keep = draft_model.config.target_layer_ids
-        texts.append(speculate(model, drafter, prompt[None], keep=keep, max_new_tokens=max_new_tokens, stop=stop))
+        how = {"max_new_tokens": max_new_tokens, "stop": stop, "contexts": read if contexts else None}
+        texts.append(speculate(model, drafter, prompt[None], keep=keep, **how))
     tokens = torch.tensor([token for text in texts for token in text.tokens])
     value = {
         "digest": digest(tokens),
@@ -253,7 +261,7 @@ def program(
         "pages": model.pages,
         "seconds": {"load": loaded - begun, "decode": time.monotonic() - loaded},
     }
-    return value, {"tokens": tokens}
+    return value, {"tokens": tokens} | ({"contexts": torch.cat(read)} if read else {})
 
 
 def _cut(tokens: list[int], max_new_tokens: int, stop: Sequence[int]) -> list[int]:

@@ -194,11 +194,17 @@ class Expected:
 class GenerationOracle:
     """transformers' target and drafter of one seed, which compute everything again at every step."""
 
-    def __init__(self, store: CheckpointStore, drafter: str, seed: int) -> None:
+    def __init__(self, target: Any, drafter: Any) -> None:
         self._known: dict[tuple, Expected] = {}
+        self._target = target
+        self._drafter = drafter
+
+    @classmethod
+    def of_case(cls, store: CheckpointStore, drafter: str, seed: int) -> GenerationOracle:
+        """Make the two models of a drafter's name in the table of models."""
         spec = MODELS[drafter]
-        self._target = load_oracle(store.folder(spec.target, seed), torch.float32)
-        self._drafter = transformers_model(spec, generator(seed, "weights"))
+        target = load_oracle(store.folder(spec.target, seed), torch.float32)
+        return cls(target, transformers_model(spec, generator(seed, "weights")))
 
     def expect(self, prompt: list[int], max_new_tokens: int, *, drafted: bool = True) -> Expected:
         """Run the loop of speculative decoding, or the target alone, without any cache; computed once per prompt."""
@@ -227,10 +233,8 @@ class GenerationOracle:
         expected.closest = float(margin)
         expected.first_margin = expected.closest
         while len(expected.tokens) < max_new_tokens:
-            states = self._target(torch.tensor([final]), output_hidden_states=True).hidden_states
-            hidden = self._draft(states, expected.tokens[-1])
-            proposed, by = _best(self._target.lm_head(hidden[0, 1:]))
-            tokens, margins = _best(self._logits([*final, expected.tokens[-1], *proposed.tolist()])[len(final) :])
+            proposed, by = _best(self.propose(final, expected.tokens[-1]))
+            tokens, margins = _best(self.verify(final, [expected.tokens[-1], *proposed.tolist()]))
             matched = _matching(proposed.tolist(), tokens.tolist())
             final += [expected.tokens[-1], *proposed[:matched].tolist()]
             expected.tokens += [*proposed[:matched].tolist(), int(tokens[matched])]
@@ -241,6 +245,23 @@ class GenerationOracle:
             expected.closest = min(expected.closest, expected.margins[-1], float(by.min()))
         expected.tokens = expected.tokens[:max_new_tokens]
         return expected
+
+    @torch.inference_mode()
+    def propose(self, final: list[int], last: int) -> Tensor:
+        """Return the drafter's logits (block - 1, vocabulary) of the tokens after ``last``, which follows ``final``."""
+        states = self._target(torch.tensor([final]), output_hidden_states=True).hidden_states
+        return self._target.lm_head(self._draft(states, last)[0, 1:])
+
+    @torch.inference_mode()
+    def verify(self, final: list[int], block: list[int]) -> Tensor:
+        """Return the target's logits (tokens of the block, vocabulary) of what follows each token of a block."""
+        return self._logits([*final, *block])[len(final) :]
+
+    @torch.inference_mode()
+    def context(self, prompt: list[int]) -> Tensor:
+        """Return the target's hidden states (rows, layers x D) that the drafter reads of a prompt."""
+        states = self._target(torch.tensor([prompt]), output_hidden_states=True).hidden_states
+        return self._context(states)[0]
 
     @torch.inference_mode()
     def states(self, prompt: list[int]) -> dict[str, Tensor]:
@@ -263,8 +284,10 @@ class GenerationOracle:
         config = self._drafter.config
         mask = [config.mask_token_id] * (config.block_size - 1)
         noise = self._target.model.embed_tokens(torch.tensor([[last, *mask]]))
-        context = torch.cat([states[layer + 1] for layer in config.target_layer_ids], -1)
-        return self._drafter(noise_embeds=noise, context_hidden_states=context).last_hidden_state
+        return self._drafter(noise_embeds=noise, context_hidden_states=self._context(states)).last_hidden_state
+
+    def _context(self, states: tuple[Tensor, ...]) -> Tensor:
+        return torch.cat([states[layer + 1] for layer in self._drafter.config.target_layer_ids], -1)
 
     def _logits(self, ids: list[int]) -> Tensor:
         return self._target(torch.tensor([ids])).logits[0]
@@ -292,7 +315,7 @@ def expected_of(case: Case, oracle: GenerationOracle, prompt: list[int], text: D
 
 def oracle_of(kind: Kind, case: Case, seed: int) -> GenerationOracle:
     """Return the oracle of a case's drafter and its target, made once."""
-    return kind.once(case, seed, GenerationOracle, lambda: GenerationOracle(kind.store, case.model, seed))
+    return kind.once(case, seed, GenerationOracle, lambda: GenerationOracle.of_case(kind.store, case.model, seed))
 
 
 def wrong_rows(start: int, steps: list[dict[str, Any]], *, draft: bool = True, noise: int = 0) -> int:

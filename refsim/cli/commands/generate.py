@@ -39,6 +39,7 @@ class Text(Document):
     mean_accepted: float | None
     smallest_margin: Measured
     same_as_target: bool | None
+    accepted_as_target: bool | None
     check_against: Annotated[Any, Key(form="parity.user.user_text:TextCheck | None")]
     replicas_equal: bool
     hazards: list[str]
@@ -89,7 +90,7 @@ def generate(
 
     tokenizer = Tokenizer(target_dir)
     ids = tokenizer.ids(prompt, chat=chat)
-    request = TextRequest(drafter, cache, max_new_tokens, tokenizer.stop)
+    request = TextRequest(drafter, cache, max_new_tokens, tokenizer.stop, contexts=against is not None)
     title = f"{target_dir.name} on {options.mesh}, {parallel}"
     then = "check with the target alone" if check else ""
     with StepProgress(title, then=then, quiet=as_json) as progress:
@@ -100,7 +101,7 @@ def generate(
     if against is not None:
         from parity.user.user_text import judge_text
 
-        judged = judge_text(target_dir, ids, result.texts[0], request, against, options)
+        judged = judge_text(target_dir, ids, result, request, against, options)
     summary = _summary(context, options, result, ids, tokenizer.text, judged)
     if as_json:
         typer.echo(output.document(summary))
@@ -108,7 +109,8 @@ def generate(
         _print(summary, draft)
         if judged is not None:
             say(judged.text(tokenizer.text))
-    passed = result.replicas_equal and result.same_as_target is not False and (judged is None or judged.passed)
+    as_target = result.same_as_target is not False and result.accepted_as_target is not False
+    passed = result.replicas_equal and as_target and (judged is None or judged.passed)
     raise typer.Exit(exit_code(result.hazards, passed=passed))
 
 
@@ -136,6 +138,7 @@ def _summary(
         mean_accepted=round(result.mean_accepted, 3) if drafted else None,
         smallest_margin=result.margin,
         same_as_target=result.same_as_target,
+        accepted_as_target=result.accepted_as_target,
         check_against=judged,
         replicas_equal=result.replicas_equal,
         hazards=result.hazards,
@@ -156,6 +159,8 @@ def _print(summary: Text, draft: Path | None) -> None:
     seconds = summary.seconds["decode"]
     passes = len(summary.steps) + bool(draft)  # the first token is the prompt's own pass
     same = {None: "", True: ", the target alone says the same", False: ", THE TARGET ALONE SAYS SOMETHING ELSE"}
+    if summary.accepted_as_target is False:
+        say("A ROUND WENT ON BY MORE OR FEWER TOKENS than the prefix of its proposals that the target alone says")
     agree = "all ranks agree" if summary.replicas_equal else "RANKS DISAGREE"
     average = f", {summary.mean_accepted:.2f} tokens a step" if draft else ""
     say(

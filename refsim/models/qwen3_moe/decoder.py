@@ -125,7 +125,8 @@ class Qwen3MoeForCausalLM:
         """Run the layers on new rows, which follow the rows of the cache and are added to it.
 
         Args:
-            keep: numbers of the layers whose output is wanted.
+            keep: numbers of the layers whose output is wanted; the last layer's is normed, as transformers'
+                ``hidden_states``, by which z-lab numbers them, has it.
 
         Raises:
             UserError: an id that is not in the vocabulary.
@@ -142,8 +143,10 @@ class Qwen3MoeForCausalLM:
             stream = layer(stream, rotary, rows)
             if index in keep:
                 outputs[index] = stream.local[..., : x.shape[-1]]
+        last = self._norm(stream.local[..., : x.shape[-1]])
+        outputs[len(self._layers) - 1] = last
         wanted = torch.cat([outputs[index] for index in keep], -1) if keep else x[..., :0]
-        return Hidden(self._norm(stream.local[..., : x.shape[-1]]), wanted)
+        return Hidden(last, wanted)
 
     def logits(self, hidden_BND: Tensor) -> MeshTensor:
         """Return (B, N, vocabulary / tp), tp=Shard(-1), tokens beyond the vocabulary 0."""

@@ -182,7 +182,8 @@ def tried(all_forked, copy):
     }
     asked = measure.Asked([FILE], expr=CASE)
     found = measure.measured(asked, copy, None, lambda case: None)
-    yield [campaign.attempt(m, copy, found, asked, limit) for m, limit in limits.items()]
+    judge = campaign.ParityCases(asked, None)
+    yield [campaign.attempt(m, copy, found, judge, limit) for m, limit in limits.items()]
     assert (tree.ROOT / FILE).read_text(encoding="utf-8") == source
 
 
@@ -243,7 +244,7 @@ def test_what_the_unchanged_program_does_not_survive_kills_nothing(
 
     monkeypatch.setattr(campaign.child, "call", call)
     found = measure.LineMap([measure.Executed("a", "passed", "", 1.0, {FILE: [1]})])
-    tried = campaign.attempt(ANY, copy, found, measure.Asked([FILE]), 60.0)
+    tried = campaign.attempt(ANY, copy, found, campaign.ParityCases(measure.Asked([FILE]), None), 60.0)
     assert (tried.verdict, tried.how) == (verdict, how)
     assert len(calls) == 1 or calls[1] == ["a"]
     done = campaign.Campaign(measure.Asked([FILE]), 0, [], [tried], 1.0)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from parity.user import user_text
+from parity.user import drafting, user_text
 from refsim.base.options import RunOptions
 from refsim.cli import process
 from refsim.pipelines.speculative import Decoded, Step
@@ -68,6 +68,10 @@ def test_a_text_of_ones_own_passes(words, capsys):
     assert found["passed"] and found["against"] == "Qwen3MoeForCausalLM.generate of transformers"
     margin = found["metrics"]["margin_max_abs"]
     assert 0 < margin["value"] <= margin["bound"] and (found["wrong"], found["tokens"]) == (None, 6)
+    drafting = found["drafting"]
+    assert drafting["passed"] and drafting["rounds"] >= 1
+    assert 0 < drafting["context_rel_rmse"] <= drafting["context_bound"] / 10
+    assert (drafting["wrong_proposals"], drafting["wrong_accepted"], drafting["first"]) == (0, 0, "")
 
 
 @pytest.mark.parametrize(
@@ -75,14 +79,38 @@ def test_a_text_of_ones_own_passes(words, capsys):
     [
         ("ref_decoding:target_positions_from_zero", "forward over the same ids is right"),
         ("ref_decoding:one_expert_only", "is wrong, too:"),
+        ("ref_decoding:hidden_states_a_layer_early", "the hidden states of the prompt are not those of the layers"),
+        ("ref_decoding:block_of_masks_only", "round 0 proposes"),
     ],
 )
 def test_a_mistake_fails_and_is_placed(words, capsys, monkeypatch, fault, says):
     make = RunOptions.of
     monkeypatch.setattr(RunOptions, "of", lambda **given: make(**given).but(fault=f"parity.faults.{fault}"))
     assert process.run_command(words) == 1
-    shown = capsys.readouterr().err
+    shown = " ".join(capsys.readouterr().err.split())
     assert "check against Qwen3MoeForCausalLM.generate of transformers, fp32: failed" in shown and says in shown
+
+
+@pytest.mark.parametrize(
+    ("accepted", "first"),
+    [
+        (3, ""),
+        (1, "round 4 goes on by 1 tokens, where transformers' target allows 3"),
+        (4, "round 4 goes on by 4 tokens, where transformers' target allows 3"),
+    ],
+)
+def test_accepted_is_the_longest_prefix_that_the_target_says(accepted, first):
+    logits = torch.eye(8)[[3, 1, 4, 1, 5]]
+    wrong = drafting._Wrong()
+    step = Step([3, 1, 7, 1], accepted, 1.0, 0, 0, 0.0)
+    assert drafting._wrong_accepted(logits, step, 4, 1e-4, wrong) == bool(first)
+    assert wrong.first == first
+
+
+def test_a_tie_decides_nothing_about_what_is_accepted():
+    logits = torch.eye(8)[[3, 1, 4, 1, 5]]
+    logits[1, 2] = 1.0 - 1e-5
+    assert not drafting._wrong_accepted(logits, Step([3, 1, 7, 1], 1, 1.0, 0, 0, 0.0), 0, 1e-4, drafting._Wrong())
 
 
 @pytest.mark.parametrize(("more", "said"), [(["--dtype", "bf16"], "in fp32"), (["--check-against", "x"], "not 'x'")])

@@ -11,13 +11,21 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from refsim.api.text import TextRequest, TextResult, generate_text
+from refsim.api.text import TextRequest, TextResult, accepts_what_it_may, generate_text
 from refsim.base.errors import InvariantError, NotFiniteError, UserError
 from refsim.base.mesh import get_mesh
 from refsim.base.options import RunOptions
 from refsim.cli.app import app
 from refsim.pipelines import speculative
-from refsim.pipelines.speculative import DFlashDrafter, greedy, load, matching_prefix, speculate
+from refsim.pipelines.speculative import (
+    Decoded,
+    DFlashDrafter,
+    Step,
+    greedy,
+    load,
+    matching_prefix,
+    speculate,
+)
 from refsim.runtime import host_memory
 from refsim.runtime.device import Device
 from tests.json_output import loads
@@ -222,3 +230,14 @@ def save_tokenizer(folder, words: int) -> None:
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(words)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0").save_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "right"),
+    [([3, 2], True), ([3, 1], False), ([2, 2], False), ([4, 2], False), ([3, 2, 7], True)],
+)
+def test_a_round_goes_on_by_the_longest_prefix_that_the_target_says(accepted, right):
+    """Of [9, 3, 1, 4, 1, 5, 2] the first round proposes 3, 1 and a wrong token, the second 1 and a wrong one."""
+    proposed = [[3, 1, 7], [1, 0, 0], [2, 2, 2]]
+    steps = [Step(p, a, 1.0, 0, 0, 0.0) for p, a in zip(proposed, accepted, strict=False)]
+    assert accepts_what_it_may(Decoded([], steps), [9, 3, 1, 4, 1, 5, 2]) == right

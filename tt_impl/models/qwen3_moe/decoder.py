@@ -100,7 +100,8 @@ class Qwen3MoeForCausalLM:
         """Run the layers on new rows, which follow the rows of the cache and are added to it.
 
         Args:
-            keep: numbers of the layers whose output is wanted.
+            keep: numbers of the layers whose output is wanted; the last layer's is normed, as transformers'
+                ``hidden_states``, by which z-lab numbers them, has it.
         """
         first = cache[0].length
         rows = ids_BN.shape[1]
@@ -111,7 +112,9 @@ class Qwen3MoeForCausalLM:
         for index, (layer, layer_cache) in enumerate(zip(self._layers, cache, strict=True)):
             x = layer(x, rotary, layer_cache, mask=mask)
             after[index] = x
-        return Hidden(self._norm(x), [after[index] for index in keep])
+        last = self._norm(x)
+        after[len(self._layers) - 1] = last
+        return Hidden(last, [after[index] for index in keep])
 
     def logits(self, hidden_BND: ttnn.Tensor) -> ttnn.Tensor:
         """(1, 1, N, D) -> (1, 1, N, vocabulary / tp), padding at the end of the last device."""
