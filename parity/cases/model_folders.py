@@ -150,8 +150,9 @@ def _write_block(spec: RandomModel, g: torch.Generator, folder: Path) -> None:
     from safetensors.torch import save_file
 
     model = _empty_model(spec)
-    prefix = oracle_of(spec.class_name).block_prefix(model.config, spec.block)
-    drawn = ((name, p.shape) for name, p in model.named_parameters() if name.startswith(prefix))
+    oracle = oracle_of(spec.class_name)
+    parts = oracle.block_prefix(model.config, spec.block), *(f"{name}." for name in oracle.shared_by_blocks)
+    drawn = ((name, p.shape) for name, p in model.named_parameters() if name.startswith(parts))
     state = {name: spec.random(name, shape, g).bfloat16() for name, shape in drawn}
     make_sensitive(state)
     folder.mkdir(parents=True)
@@ -207,14 +208,17 @@ def stays_fp32(model_class: Any, name: str) -> bool:
 
 
 def load_block(folder: Path, index: int) -> tuple[Any, Any]:
-    """Load the diffusers model of a folder with only the weights of one block, in fp32, and that block."""
+    """Load the diffusers model of a folder with only the weights of one block, and what it shares with others, in fp32;
+    and that block."""
     import torch
     from safetensors.torch import load_file
 
     config = json.loads((folder / "config.json").read_text())
     model = _restored(folder, config, torch.float32)
-    prefix = oracle_of(config["_class_name"]).block_prefix(config, index)
-    block = model.get_submodule(prefix.removesuffix("."))
+    oracle = oracle_of(config["_class_name"])
+    block = oracle.block_prefix(config, index).removesuffix(".")
     state = load_file(folder / "diffusion_pytorch_model.safetensors")
-    block.load_state_dict({name.removeprefix(prefix): x.float() for name, x in state.items()}, strict=True, assign=True)
-    return model, block.eval()
+    for part in (block, *oracle.shared_by_blocks):
+        weights = {name.removeprefix(f"{part}."): x.float() for name, x in state.items() if name.startswith(f"{part}.")}
+        model.get_submodule(part).load_state_dict(weights, strict=True, assign=True)
+    return model, model.get_submodule(block).eval()

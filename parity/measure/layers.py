@@ -56,7 +56,7 @@ is smaller (beside large embeddings of positions) the sum keeps few digits, in t
 
 _BLOCK = re.compile(r"\w*blocks\.\d+")
 _NOT_LOOKED_AT = re.compile(
-    r"(.*\.)?(time_text_embed|time_embedding|time_embedder|ofs_embedding|norm_out|norm_final|proj_out)(\.[\w.]+)?"
+    r"(.*\.)?(time_text_embed|time_guidance_embed|time_embedding|time_embedder|ofs_embedding|norm_out|norm_final|proj_out)(\.[\w.]+)?"
     r"|.*\.image_embedder\.(ff|norm1)"
 )
 
@@ -85,7 +85,7 @@ Modules = dict[str, Module]
 @contextmanager
 def watch(model: Any, batch: int, streams: Callable[[Any], tuple], heads_dim: int = 1) -> Iterator[Modules]:
     """Record what runs inside of a model as diffusers writes them: every linear, patch embedding, block, feed-forward
-    (what has a ``net``) and norm (a module called one that has no parts; others modulate as well).
+    (what has a ``net`` or a ``linear_in``) and norm (a module called one that has no parts; others modulate as well).
 
     Args:
         streams: (image, prompt) of what a block returns; blocks are recorded as ``BLOCK+0`` and ``BLOCK+1``.
@@ -96,6 +96,8 @@ def watch(model: Any, batch: int, streams: Callable[[Any], tuple], heads_dim: in
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear | torch.nn.Conv2d | torch.nn.Conv3d):
             hooks.append(module.register_forward_hook(_layer_hook(modules, name, batch)))
+        elif hasattr(module, "linear_in"):
+            hooks.append(module.register_forward_hook(_result_hook(modules, name, heads_dim)))
         elif hasattr(module, "net") or ("norm" in type(module).__name__.lower() and not list(module.children())):
             hooks.append(module.register_forward_hook(_result_hook(modules, name, heads_dim)))
         elif _BLOCK.fullmatch(name):

@@ -27,11 +27,12 @@ def timestep_embedding(timestep: Tensor, features: int) -> Tensor:
 
 
 class TwoLinears:
-    """``linear_1``, SiLU, ``linear_2`` of the module ``name``, on every device."""
+    """``linear_1``, SiLU, ``linear_2`` of the module ``name``, on every device; ``bias``: both have one."""
 
-    def __init__(self, weights: Weights, name: str, *, in_features: int, features: int) -> None:
-        self._first = Linear(weights, f"{name}.linear_1", in_features=in_features, out_features=features)
-        self._second = Linear(weights, f"{name}.linear_2", in_features=features, out_features=features)
+    def __init__(self, weights: Weights, name: str, *, in_features: int, features: int, bias: bool = True) -> None:
+        out = {"out_features": features, "bias": bias}
+        self._first = Linear(weights, f"{name}.linear_1", in_features=in_features, **out)
+        self._second = Linear(weights, f"{name}.linear_2", in_features=features, **out)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._second(F.silu(self._first(x)))

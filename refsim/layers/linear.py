@@ -25,9 +25,9 @@ from refsim.runtime.tensor import MeshTensor
 class Linear:
     """The whole linear on every device, for what is small or comes after the last gather."""
 
-    def __init__(self, weights: Weights, name: str, *, in_features: int, out_features: int) -> None:
+    def __init__(self, weights: Weights, name: str, *, in_features: int, out_features: int, bias: bool = True) -> None:
         self.weight = weights.take(f"{name}.weight", (out_features, in_features))
-        self.bias = weights.take(f"{name}.bias", (out_features,))
+        self.bias = weights.take(f"{name}.bias", (out_features,)) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)

@@ -23,6 +23,7 @@ class Modulation:
 
     Args:
         in_features: of the time embedding, where it is not as wide as the stream.
+        bias: the linear has one.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Modulation:
         features: int,
         chunks: int,
         in_features: int | None = None,
+        bias: bool = True,
     ) -> None:
         self._device = device
         self._name = name
@@ -47,7 +49,7 @@ class Modulation:
         shape = (chunks * features, in_features or features)
         rows = [(c * features + min(start, stop), c * features + stop) for c in range(chunks)]
         self._weights = [weights.take(f"{name}.weight", shape, r) for r in rows]
-        self._biases = [weights.take(f"{name}.bias", shape[:1], r) for r in rows]
+        self._biases = [weights.take(f"{name}.bias", shape[:1], r) if bias else None for r in rows]
 
     @in_module
     def __call__(self, time_BD: Tensor | MeshTensor) -> list[MeshTensor]:
@@ -65,7 +67,7 @@ class Modulation:
             self._device.observe(f"{self._name}@{first}:{first + self._features}", chunks[-1])
         return chunks
 
-    def _chunk(self, time: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def _chunk(self, time: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Compute the local features of one chunk, (B, 1 or N, local D)."""
         padded = F.pad(F.linear(time, weight, bias), (0, self._padding))
         return padded if time.ndim == 3 else padded.unsqueeze(1)
@@ -79,14 +81,16 @@ def modulate(x: MeshTensor, shift: MeshTensor, scale: MeshTensor) -> MeshTensor:
 class ModulatedOutput:
     """The last layers (``norm_out``, ``proj_out``): a norm scaled and shifted by the time embedding, then a linear.
 
-    Features are gathered over tp before, tokens over sp after.
+    Features are gathered over tp before, tokens over sp after. ``bias``: both linears have one.
     """
 
-    def __init__(self, weights: Weights, device: Device, *, features: int, out_features: int, eps: float) -> None:
+    def __init__(
+        self, weights: Weights, device: Device, *, features: int, out_features: int, eps: float, bias: bool = True
+    ) -> None:
         self._device = device
         self._norm = LayerNorm(device, features=features, eps=eps)
-        self._mod = Linear(weights, "norm_out.linear", in_features=features, out_features=2 * features)
-        self._proj = Linear(weights, "proj_out", in_features=features, out_features=out_features)
+        self._mod = Linear(weights, "norm_out.linear", in_features=features, out_features=2 * features, bias=bias)
+        self._proj = Linear(weights, "proj_out", in_features=features, out_features=out_features, bias=bias)
 
     def __call__(self, x_BNL: MeshTensor, silu_time_BD: Tensor, tokens: TokenShards) -> Tensor:
         """Map (B, local N, local D), sp=Shard(1) and tp=Shard(2), to (B, N, out features) on every device."""

@@ -23,11 +23,14 @@ def timestep_embedding(timestep: torch.Tensor, features: int) -> torch.Tensor:
 
 
 class TwoLinears:
-    """``linear_1``, silu, ``linear_2`` of the module ``name``, on every device."""
+    """``linear_1``, silu, ``linear_2`` of the module ``name``, on every device; ``bias``: both have one."""
 
-    def __init__(self, weights: Weights, ctx: Context, name: str, *, in_features: int, features: int) -> None:
-        self._first = Linear(weights, ctx, f"{name}.linear_1", in_features=in_features, out_features=features)
-        self._second = Linear(weights, ctx, f"{name}.linear_2", in_features=features, out_features=features)
+    def __init__(
+        self, weights: Weights, ctx: Context, name: str, *, in_features: int, features: int, bias: bool = True
+    ) -> None:
+        out = {"out_features": features, "bias": bias}
+        self._first = Linear(weights, ctx, f"{name}.linear_1", in_features=in_features, **out)
+        self._second = Linear(weights, ctx, f"{name}.linear_2", in_features=features, **out)
 
     def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
         return self._second(ttnn.silu(self._first(x)))

@@ -24,6 +24,7 @@ class Modulation:
     Args:
         in_features: of the time embedding, where it is not as wide as the stream.
         scales: chunks that come out as 1 + scale, the 1 being part of their bias (0 in padded features).
+        bias: the linear has one.
     """
 
     def __init__(
@@ -36,19 +37,20 @@ class Modulation:
         chunks: int,
         in_features: int | None = None,
         scales: tuple[int, ...] = (),
+        bias: bool = True,
     ) -> None:
         self._ctx = ctx
         self._chunks = chunks
         padded = padded_features(features, ctx.tp)
         width = in_features or features
         weight = weights.take(f"{name}.weight", (chunks * features, width)).unflatten(0, (chunks, features))
-        bias = weights.take(f"{name}.bias", (chunks * features,)).unflatten(0, (chunks, features))
-        if scales:
-            bias = bias + torch.tensor([i in scales for i in range(chunks)], device=bias.device)[:, None]
+        added = torch.tensor([[float(i in scales)] for i in range(chunks)], device=weight.device).expand(-1, features)
+        if bias:
+            added = added + weights.take(f"{name}.bias", (chunks * features,)).unflatten(0, (chunks, features))
         weight = pad_to(weight, padded, width).unflatten(1, (ctx.tp, -1)).transpose(0, 1).flatten(0, 2)
-        bias = pad_to(bias, padded).unflatten(1, (ctx.tp, -1)).transpose(0, 1).flatten()
+        added = pad_to(added, padded).unflatten(1, (ctx.tp, -1)).transpose(0, 1).flatten()
         self._weight = ctx.put_weight(weight.t()[None, None], tp_dim=3)
-        self._bias = ctx.put(bias[None, None, None], tp_dim=3)
+        self._bias = ctx.put(added[None, None, None], tp_dim=3)
 
     def __call__(self, time_BD: ttnn.Tensor) -> list[ttnn.Tensor]:
         """(B, 1, 1, D) with silu applied -> per chunk (B, 1, 1, local D)."""
@@ -92,13 +94,18 @@ def modulate(x: ttnn.Tensor, shift: ttnn.Tensor, scale: ttnn.Tensor) -> ttnn.Ten
 
 
 class ModulatedOutput:
-    """The last layers (``norm_out``, ``proj_out``): a norm scaled and shifted by the time embedding, then a linear."""
+    """The last layers (``norm_out``, ``proj_out``): a norm scaled and shifted by the time embedding, then a linear.
 
-    def __init__(self, weights: Weights, ctx: Context, *, features: int, out_features: int, eps: float) -> None:
+    ``bias``: both linears have one.
+    """
+
+    def __init__(
+        self, weights: Weights, ctx: Context, *, features: int, out_features: int, eps: float, bias: bool = True
+    ) -> None:
         self._ctx = ctx
         self._norm = LayerNorm(ctx, features=features, eps=eps)
-        self._mod = Linear(weights, ctx, "norm_out.linear", in_features=features, out_features=2 * features)
-        self._proj = Linear(weights, ctx, "proj_out", in_features=features, out_features=out_features)
+        self._mod = Linear(weights, ctx, "norm_out.linear", in_features=features, out_features=2 * features, bias=bias)
+        self._proj = Linear(weights, ctx, "proj_out", in_features=features, out_features=out_features, bias=bias)
 
     def __call__(self, x_BNL: ttnn.Tensor, silu_time_BD: ttnn.Tensor) -> ttnn.Tensor:
         """(B, 1, local N, local D) -> (B, 1, local N, out features), gathered over tp on the way."""

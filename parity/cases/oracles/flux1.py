@@ -11,8 +11,8 @@ from parity.cases import BlockShape, ModelShape
 from parity.cases.oracles.base import Oracle, patches
 from parity.cases.oracles.library import check_same, packed
 
-_TIMES = (0.7, 0.3, 1.0, 0.1)
-_SCALES = (4.0, 2.0, 1.0, 8.0)
+TIMES = (0.7, 0.3, 1.0, 0.1)
+SCALES = (4.0, 2.0, 1.0, 8.0)
 """Of guidance. A thousand times these, and the time steps, are numbers that bf16 holds: diffusers multiplies in the
 storage dtype, and another time step is another answer."""
 
@@ -31,10 +31,10 @@ class FluxOracle(Oracle):
     def inputs(self, config: dict[str, Any], shape: ModelShape, family: str, seed: int) -> dict[str, Tensor]:
         tensors = super().inputs(config, shape, family, seed)
         tensors["hidden_states"] = patches(tensors["hidden_states"])
-        sample = torch.arange(shape.batch) % len(_TIMES)
-        tensors["timestep"] = torch.tensor(_TIMES)[sample]
+        sample = torch.arange(shape.batch) % len(TIMES)
+        tensors["timestep"] = torch.tensor(TIMES)[sample]
         if config["guidance_embeds"]:
-            tensors["guidance"] = torch.tensor(_SCALES)[sample]
+            tensors["guidance"] = torch.tensor(SCALES)[sample]
         rows, columns = (size // 2 for size in shape.latent)
         return tensors | _ids(rows, columns, shape.text)
 

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parity.cases.inputs import generator
-from refsim.models.flux2.config import Flux2Config
 from refsim.models.mochi.config import MochiConfig
 from refsim.models.motif.config import MotifConfig
 from refsim.models.outline import TIME, Outline
@@ -119,12 +118,6 @@ def _flux1(model: Any) -> None:
             each.bias.zero_()
 
 
-def _flux2(model: Any) -> None:
-    for module in model.modules():
-        if hasattr(module, "gate_fn"):
-            module.gate_fn = nn.Identity()
-
-
 def _mochi(model: Any) -> None:
     _zero(model, "pooler.to_out.weight", "pooler.to_out.bias", "pos_frequencies", "norm1_context.linear_1.weight")
     _zero(model, "norm1_context.linear_1.bias")
@@ -176,9 +169,6 @@ _NAMES = {
     rf"{_SINGLE}attn\.norm_([qk])\.": r"single_blocks.0.norm_\1.",
     **{rf"{_SINGLE}attn\.to_{n}\.weight": f"single_blocks.0.in.{i}" for i, n in enumerate("qkv")},
     rf"{_SINGLE}proj_mlp\.weight": "single_blocks.0.in.3",
-    r"double_stream_modulation_img\.linear\.": "shared.0.mod.",
-    r"double_stream_modulation_txt\.linear\.": "shared.1.mod.",
-    r"single_stream_modulation\.linear\.": "shared.2.mod.",
 }
 """What the name of a weight begins with in any of the classes, and in an outline."""
 
@@ -203,11 +193,6 @@ def _of_sd35(tensors: Tensors) -> Tensors:
         name = f"blocks.1.prompt.mod.{kind}"
         weights[name] = torch.cat(weights[name].chunk(2)[::-1])
     return weights
-
-
-def _of_flux2(tensors: Tensors) -> Tensors:
-    fused = tensors["single_transformer_blocks.0.attn.to_qkv_mlp_proj.weight"].split([WIDTH] * 3 + [3 * WIDTH] * 2)
-    return _renamed(tensors, 2) | {f"single_blocks.0.in.{i}": part for i, part in enumerate(fused)}
 
 
 _SIZES: dict[str, Any] = {"num_layers": 2, "num_attention_heads": HEADS, "attention_head_dim": HEAD_DIM}
@@ -250,15 +235,6 @@ OUTLINED = {
         names=_renamed,
         inputs=_IDS | _POOLED,
         change=_flux1,
-        times=1000.0,
-    ),
-    "outlined_flux2": Outlined(
-        "Flux2Transformer2DModel",
-        {**_FLUX, "axes_dims_rope": (2, 2, 2, 2), "guidance_embeds": False},
-        Flux2Config.from_dict({**_FLUX, "mlp_ratio": 3.0}),
-        names=_of_flux2,
-        inputs={name: F.pad(x, (0, 1)) for name, x in _IDS.items()},
-        change=_flux2,
         times=1000.0,
     ),
     "outlined_mochi": Outlined(

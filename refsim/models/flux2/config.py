@@ -1,30 +1,60 @@
-"""Keys of the config.json of these transformers, and the outline that they come to."""
+"""Configuration of the FLUX.2 transformer, as diffusers' ``Flux2Transformer2DModel`` writes it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from refsim.base.schema import Count, Positive, Size, read
-from refsim.models.outline import TIME, Keys, Outline
+from refsim.base.errors import UserError
+from refsim.base.schema import Count, Flag, Positive, Size, read
 
 
 @dataclass(frozen=True)
-class Flux2Config(Keys):
-    """Keys of diffusers' ``Flux2Transformer2DModel``."""
+class Flux2Config:
+    """Keys and defaults of diffusers' config.json, those of dev: 8 double and 48 single blocks of 48 heads of 128.
 
-    num_single_layers: Count
-    in_channels: Size
-    joint_attention_dim: Size
-    mlp_ratio: Positive
+    Klein has fewer and no ``guidance_embeds``. ``rope_theta`` and ``eps`` are numbers of the positions and the norms.
+    """
+
+    patch_size: Size = 1
+    in_channels: Size = 128
+    out_channels: Size = 128
+    num_layers: Count = 8
+    num_single_layers: Count = 48
+    attention_head_dim: Size = 128
+    num_attention_heads: Size = 48
+    joint_attention_dim: Size = 15360
+    timestep_guidance_channels: Size = 256
+    mlp_ratio: Positive = 3.0
+    axes_dims_rope: tuple[Size, ...] = (32, 32, 32, 32)
+    rope_theta: Positive = 2000.0
+    eps: Positive = 1e-6
+    guidance_embeds: Flag = True
+
+    @property
+    def features(self) -> int:
+        return self.num_attention_heads * self.attention_head_dim
+
+    @property
+    def mlp_features(self) -> int:
+        """Hidden features of a feed-forward, and of a single block's MLP."""
+        return int(self.features * self.mlp_ratio)
 
     @classmethod
-    def from_dict(cls, config: dict[str, Any]) -> Outline:
-        k = read(cls, config)
-        d = k.features
-        hidden = int(k.mlp_ratio * d)
-        return Outline(
-            **k.sizes, num_single_layers=k.num_single_layers, token_features=k.in_channels, out_features=k.in_channels,
-            text_features=k.joint_attention_dim, hidden=hidden, prompt_features=d, prompt_hidden=hidden,
-            time=(TIME, d, d), gated=True, shared=True,
-        )  # fmt: skip
+    def from_dict(cls, config: dict[str, Any]) -> Flux2Config:
+        """From a parsed config.json; ``UserError`` for a value this model cannot have."""
+        if config.get("out_channels") is None:
+            config = config | {"out_channels": config.get("in_channels", cls.in_channels)}
+        result = read(cls, config)
+        if not result.num_layers + result.num_single_layers:
+            raise UserError("config.json has no blocks; num_layers or num_single_layers must be above 0.")
+        if not result.mlp_features:
+            raise UserError(f"config.json has mlp_ratio = {result.mlp_ratio}, which leaves the MLP no features.")
+        if result.timestep_guidance_channels % 2:
+            raise UserError("config.json has an odd timestep_guidance_channels; they are cosines and as many sines.")
+        if sum(result.axes_dims_rope) != result.attention_head_dim or any(n % 2 for n in result.axes_dims_rope):
+            raise UserError(
+                f"config.json has axes_dims_rope = {list(result.axes_dims_rope)}; even numbers are needed that add up "
+                f"to attention_head_dim, which is {result.attention_head_dim}."
+            )
+        return result

@@ -1,7 +1,8 @@
 """Turn the ops read off a model into the programs a device runs, with TTNN's fused ops and tt_dit's layers.
 
 Reading follows torch, op by op; on the device
-    - an activation right after a matmul is part of it (``fused_activation``);
+    - an activation right after a matmul is part of it (``fused_activation``), one right before a product is the
+      product's (``input_tensor_a_activations``);
     - a gate (mul, add) is one ternary op (``addcmul``); a bias that follows a reduce-scatter is the matmul's, on one
       device of the row;
     - scale and shift after a norm are the norm's own weight and bias, also where its statistics are gathered: then it
@@ -77,6 +78,13 @@ def _activation(before: list[Op], op: Op) -> list[Op] | None:
     return [last] if follows and last.kind == "matmul" and op.name in _ACTIVATIONS else None
 
 
+def _gated_product(before: list[Op], op: Op) -> list[Op] | None:
+    """Take an activation into the product behind it."""
+    last = before[-1]
+    follows = last.kind == "elementwise" and last.name in _ACTIVATIONS and last.output == op.output
+    return [op] if follows and op.name == "mul" else None
+
+
 def _gate(before: list[Op], op: Op) -> list[Op] | None:
     """Make one of a product and a sum behind it."""
     last = before[-1]
@@ -110,7 +118,7 @@ def _one_linear(before: list[Op], op: Op) -> list[Op] | None:
 
 
 FUSED: tuple[Callable[[list[Op], Op], list[Op] | None], ...] = (
-    _weight_of_norm, _bias, _activation, _gate, _statistics, _one_linear,
+    _weight_of_norm, _bias, _activation, _gated_product, _gate, _statistics, _one_linear,
 )  # fmt: skip
 """Each says what the last program and the op behind it are together, None if they stay two; the first that does."""
 

@@ -1,0 +1,49 @@
+"""FLUX.2: a tiny transformer through every scheme, and in TTNN blocks at the real widths."""
+
+from __future__ import annotations
+
+from parity.cases import BlockShape, Layout, Registry
+from parity.cases.checkpoints import published, quiet, register
+from parity.cases.layouts import add_transformer, layouts
+
+_TINY = published("flux2-dev", num_attention_heads=3, joint_attention_dim=48, num_layers=2, num_single_layers=2).but(
+    **{"in_channels": 64, "attention_head_dim": 16, "axes_dims_rope": (4, 2, 6, 4), "timestep_guidance_channels": 64},
+    mlp_ratio=2.5,
+)
+_SIZE = {"latent": (14, 22), "text": 29}
+"""77 tokens of the image and 29 of the prompt, which divide by nothing; nor do 3, 5 and 7 heads, or 120 features of a
+feed-forward, of which gate and up are padded one by one."""
+_TINY64 = _TINY.but(attention_head_dim=64, axes_dims_rope=(16, 8, 24, 16))
+_QUIET = ("x_embedder", "context_embedder", "to_q", "to_k", "add_q_proj", "add_k_proj", "to_out", "to_add_out")
+
+_MODELS = {
+    "flux2_tiny": _TINY.but(max_shard_size="200KB"),
+    # Klein's kind: no guidance; five heads, an MLP of another ratio.
+    "flux2_klein_tiny": _TINY.but(guidance_embeds=False, num_attention_heads=5, mlp_ratio=3.0, num_single_layers=3),
+    # One kind of block only; what goes out is not what comes in; another epsilon.
+    "flux2_double_tiny": _TINY.but(num_single_layers=0, out_channels=5, patch_size=2, eps=1e-5),
+    "flux2_single_tiny": _TINY.but(num_layers=0, num_attention_heads=7, rope_theta=10000),
+    "flux2_tiny_quiet": _TINY.but(gains=quiet(*_QUIET, "linear_out", "to_qkv_mlp_proj")),
+    # Whole tiles per head, as TTNN wants it: 192 features, padded to 256 over four devices.
+    "flux2_tiny64": _TINY64,
+    "flux2_klein_tiny64": _TINY64.but(guidance_embeds=False, num_attention_heads=5),
+    "flux2_tiny64_single_block": _TINY64.but(block=3),
+    "flux2_tiny64_double_block": _TINY64.but(block=1),
+}
+
+
+def add(cases: Registry) -> None:
+    """Add the cases of the transformer and of its blocks."""
+    for name, model in _MODELS.items():
+        register(name, model)
+    for layout in layouts("t3k-sp2_tp4 t3k-sp2_tp4-split t3k-sp8-usp_r2u4 t3k-sp8-usp_r4u2"):
+        add_transformer(cases, "flux2_tiny", layout, **_SIZE)
+    for layout in layouts("tg-sp8_tp4 galaxy-cfg2_sp4_tp4"):
+        add_transformer(cases, "flux2_tiny", layout, suite="full", **_SIZE)
+    add_transformer(cases, "flux2_klein_tiny", Layout("t3k", "sp4_tp2", "ulysses", prompt_layout="split"), **_SIZE)
+    add_transformer(cases, "flux2_double_tiny", Layout("n300", "tp2"), **_SIZE)
+    add_transformer(cases, "flux2_single_tiny", Layout("bh-qb", "sp2_tp2"), **_SIZE)
+    add_transformer(cases, "flux2_tiny_quiet", Layout("n300", "sp2"), **_SIZE)
+    add_transformer(cases, "flux2_tiny", Layout("t3k", "sp2_tp4"), dtype="bf16", **_SIZE)
+    for block in ("flux2_tiny64_double_block", "flux2_tiny64_single_block"):
+        cases.make("block", block, Layout("bh-qb", "sp2_tp2"), BlockShape(60, 45))
