@@ -86,7 +86,8 @@ class Flux2Transformer:
             prompt = cut_tokens(self._device, prompt, sequences.prompt_tokens, dim=1)
         spatial = self._x_embedder(spatial)
         prompt = self._context_embedder(prompt)
-        double, single = self._modulations.double(silu_time), self._modulations.single(silu_time)
+        double = self._modulations.double(silu_time)
+        single = self._modulations.single(silu_time)
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
             before = spatial, prompt

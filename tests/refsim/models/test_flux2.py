@@ -80,15 +80,18 @@ def test_configurations_that_a_checkpoint_may_have(tmp_path, changes):
 @pytest.mark.parametrize(("mesh", "parallel"), [("n150", "tp1"), ("bh-qb-1x4", "tp4"), ("t3k-1x8", "tp8")])
 def test_a_device_has_its_lanes_of_every_part(tiny, mesh, parallel):
     """Three heads of 16 and 120 lanes of gate, up and MLP, each cut and padded by itself."""
-    folder, config = tiny[0], Flux2Config.from_dict(CONFIG)
-    d, hidden = 48, 120
+    folder = tiny[0]
+    config = Flux2Config.from_dict(CONFIG)
+    d = config.features
+    hidden = config.mlp_features
     name = "single_transformer_blocks.1.attn"
     weights = Weights(Checkpoint(folder), torch.float32)
     packed = weights.take(f"{name}.to_qkv_mlp_proj.weight", (3 * d + 2 * hidden, d)).split([d] * 3 + [hidden] * 2)
     out = weights.take(f"{name}.to_out.weight", (d, d + hidden)).split([d, hidden], 1)
     options = RunOptions.of(mesh=mesh, parallel=parallel)
     tp = options.parallel.tp
-    heads, lanes = padded_heads(3, tp) * 16, padded_features(hidden, tp)
+    heads = padded_heads(3, tp) * 16
+    lanes = padded_features(hidden, tp)
     for member in range(tp):
         device = Device(options, member)
         sizes = [(d, heads)] * 3 + [(hidden, lanes)] * 2
