@@ -69,6 +69,58 @@ class ColParallelLinear:
         return out
 
 
+class PackedColumns:
+    """Column-parallel linears of one input in one weight of the checkpoint, each part cut over tp by itself.
+
+        checkpoint      [ part 0 | part 1 | ... ]        out features, one part after the other
+        device d        [ d of part 0 | d of part 1 | ... ]
+
+    Input tp=Replicate with padded features, output per part tp=Shard(-1), padded; padded out features are zero.
+
+    Args:
+        parts: of each, its out features and these with padding.
+        bias: the linear has one.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        name: str,
+        *,
+        in_features: int,
+        parts: list[tuple[int, int]],
+        bias: bool = True,
+    ) -> None:
+        self._device = device
+        self._name = name
+        self._parts = parts
+        tp = device.groups["tp"]
+        columns = (0, padded_features(in_features, tp.size))
+        total = sum(features for features, _ in parts)
+        self.weights: list[Tensor] = []
+        self.biases: list[Tensor | None] = []
+        first = 0
+        for features, padded in parts:
+            start, stop = shard_range(padded, tp)
+            real = first + min(start, features), first + min(stop, features)  # padding would reach into the next part
+            missing = (stop - start) - (real[1] - real[0])
+            weight = weights.take(f"{name}.weight", (total, in_features), real, columns)
+            self.weights.append(F.pad(weight, (0, 0, 0, missing)) if missing else weight)
+            self.biases.append(F.pad(weights.take(f"{name}.bias", (total,), real), (0, missing)) if bias else None)
+            first += features
+
+    @in_module
+    def __call__(self, x: MeshTensor) -> list[MeshTensor]:
+        out = fused_column_linear(self._device, x, self.weights, self.biases)
+        parts = [out.with_local(part) for part in out.local.split([len(weight) for weight in self.weights], -1)]
+        first = 0
+        for (features, _), part in zip(self._parts, parts, strict=True):
+            self._device.observe(f"{self._name}@{first}:{first + features}", part)
+            first += features
+        return parts
+
+
 class RowParallelLinear:
     """In features cut over tp. Input tp=Shard(-1), output tp=Shard(-1) after reduce_scatter, padded to tiles.
 

@@ -73,9 +73,10 @@ class Modulation:
         return padded if time.ndim == 3 else padded.unsqueeze(1)
 
 
-def modulate(x: MeshTensor, shift: MeshTensor, scale: MeshTensor) -> MeshTensor:
-    """Return ``x * (1 + scale) + shift``."""
-    return x * scale.map("1 + scale", lambda s: add(s, 1)) + shift
+def modulate(x: MeshTensor, shift: MeshTensor | None, scale: MeshTensor) -> MeshTensor:
+    """Return ``x * (1 + scale) + shift``; without a shift, what is scaled."""
+    scaled = x * scale.map("1 + scale", lambda s: add(s, 1))
+    return scaled if shift is None else scaled + shift
 
 
 class ModulatedOutput:

@@ -57,6 +57,28 @@ def _rms_normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (y.to(x.dtype) * weight).to(x.dtype)
 
 
+class HeadLayerNorm:
+    """LayerNorm with weight and bias over the features of one head, which are whole on every device."""
+
+    def __init__(self, weights: Weights, device: Device, name: str, *, features: int, eps: float) -> None:
+        self._device = device
+        self._name = name
+        self._eps = eps
+        self._shape = (features,)
+        self._weight, self._bias = (weights.take(f"{name}.{n}", self._shape) for n in ("weight", "bias"))
+
+    @in_module
+    def of_heads(self, x_BHNE: MeshTensor) -> MeshTensor:
+        """Norm every head of (B, local heads, N, E); the result is observed under the norm's name."""
+        normed = x_BHNE.map("layer_norm", self._normalize)
+        self._device.observe(self._name, normed)
+        return normed
+
+    def _normalize(self, x: Tensor) -> Tensor:
+        with self._device.compute("layer_norm", x):
+            return F.layer_norm(x, self._shape, self._weight, self._bias, self._eps)
+
+
 class DistributedRMSNorm:
     """Root-mean-square norm of a token over all its heads, which are cut over tp.
 
@@ -184,6 +206,48 @@ class DistributedLayerNorm:
         stats = all_gather(self._device, _statistics(real), tp, dim=-1)
         y = _by_statistics(real, stats, self._counts, self._features, self._eps)
         return x.with_local(F.pad(y, (0, x.local.shape[-1] - self._real)))
+
+
+class DistributedStreamRMSNorm:
+    """Root-mean-square norm without a weight, over features cut over tp.
+
+        local features --> sum of squares per token --all_gather over tp--> x * rsqrt(sum / D + eps)
+
+    D counts the real features; padded ones are zero and stay zero. Input and output tp=Shard(-1). Bytes: one
+    all_gather of one fp32 per token.
+
+    Args:
+        name: of the module in diffusers, under which the result is observed.
+    """
+
+    def __init__(self, device: Device, *, features: int, eps: float, name: str = "") -> None:
+        self._device = device
+        self._features = features
+        self._eps = eps
+        self._name = name
+
+    @in_module
+    def __call__(self, x: MeshTensor) -> MeshTensor:
+        tp = self._device.groups["tp"]
+        x.require("distributed_rms_norm", **shards(self._device.groups, tp=x.local.ndim - 1))
+        with self._device.compute("rms_norm", x.local):
+            squares = all_gather(self._device, _squares(x.local), tp, dim=-1)
+            normed = x.map("rms_norm", lambda y: _by_sums(y, squares, self._features, self._eps))
+        if self._name:
+            self._device.observe(self._name, normed)
+        return normed
+
+
+@kernel("stream_rms_statistics")
+def _squares(x: Tensor) -> Tensor:
+    """Return the sum of squares of the local features of every row, (..., 1) in fp32."""
+    return x.float().square().sum(-1, keepdim=True)
+
+
+@kernel("from_stream_rms_statistics")
+def _by_sums(x: Tensor, squares: Tensor, features: int, eps: float) -> Tensor:
+    """Norm the local features by the sums of squares of all members, (..., tp)."""
+    return (x.float() * torch.rsqrt(squares.sum(-1, keepdim=True) / features + eps)).to(x.dtype)
 
 
 @kernel("layer_statistics")

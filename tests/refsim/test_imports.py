@@ -37,12 +37,24 @@ import pytest
 
 from tests.tree import PRODUCT, ROOT, files, imports, sources
 
-LAYERS = ("base", "numerics", "files", "runtime", "ccl", "parallel", "layers", "models", "pipelines", "timing")
+LAYERS = (
+    "base",
+    "numerics",
+    "files",
+    "runtime",
+    "ccl",
+    "parallel",
+    "layers",
+    "blocks",
+    "models",
+    "pipelines",
+    "timing",
+)
 PUBLIC = ("errors", "mesh", "config", "options", "torchrun")
 """Modules at refsim's root that give what lies in ``refsim.base`` its public name; the product itself does without."""
 ABOVE = (*(name for name in PRODUCT if name != "refsim"), "reports", "tests")
 LENT = re.compile(
-    r"refsim\.(base|files|models\.(\w+\.)*(config|spec|registry|inputs)|pipelines\.(request|hosts))(\.|$)"
+    r"refsim\.(base|files|blocks\.shape|models\.(\w+\.)*(config|spec|registry|inputs)|pipelines\.(request|hosts))(\.|$)"
 )
 PRICED = re.compile(r"refsim\.(timing|runtime\.(watch\.hazards|delays))(\.|$)")
 HOST = re.compile(r"refsim\.pipelines\.(request|hosts)(\.|$)")

@@ -31,7 +31,7 @@ from refsim.layers.modulation import Modulation, modulate
 from refsim.layers.norm import DistributedLayerNorm, DistributedRMSNorm, RMSNorm
 from refsim.layers.paged_cache import PAGE, PagePool
 from refsim.models.flux1.attention import AttentionAndMLPOut
-from refsim.models.flux1.embeddings import Sequences
+from refsim.models.flux1.embeddings import sequences_of
 from refsim.models.qwen3_moe.experts import Qwen3MoeSparseMoeBlock
 from refsim.models.registry import get
 from refsim.models.wan22.attention import CrossAttention
@@ -401,7 +401,7 @@ def dtypes(device: Device) -> Calls:
     ids = torch.arange(2.0 * TILE).view(TILE, 2)
 
     def tables() -> None:
-        sequences = Sequences.of(device, axes, ids, ids)
+        sequences = sequences_of(device, axes, ids, ids)
         table_dtypes = {x.dtype for x in (*sequences.rotary, *sequences.prompt_rotary)}
         check(table_dtypes == {torch.float32}, f"tables of {table_dtypes}")
 

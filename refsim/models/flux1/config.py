@@ -7,6 +7,7 @@ from typing import Any
 
 from refsim.base.errors import UserError
 from refsim.base.schema import Count, Flag, Size, read
+from refsim.blocks.shape import PROMPT_NAMES, DoubleStreamShape, ModulationShape, StreamShape, chunks
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,23 @@ class FluxConfig:
     def mlp_features(self) -> int:
         """Hidden features of a feed-forward, and of a single block's MLP."""
         return 4 * self.features
+
+    def double_block(self) -> DoubleStreamShape:
+        """Return what a double block is made of."""
+        d = self.features
+        return DoubleStreamShape(
+            self.num_attention_heads,
+            self.attention_head_dim,
+            d,
+            (
+                ModulationShape("norm1.linear", d),
+                ModulationShape("norm1_context.linear", d, chunks("prompt.attn", "prompt.ff")),
+            ),
+            spatial=StreamShape(d, self.mlp_features, norms=("norm1.norm", "norm2")),
+            prompt=StreamShape(
+                d, self.mlp_features, PROMPT_NAMES, ("norm1_context.norm", "norm2_context"), "ff_context"
+            ),
+        )
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> FluxConfig:

@@ -9,10 +9,11 @@ The ids are inputs of the model, so any numbers will do. A member of sp makes th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from torch import Tensor
 
+from refsim.blocks.sequences import Sequences
 from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import TimeTextEmbedding, TwoLinears, timestep_embedding
 from refsim.layers.rope import Rotary, rotary_angles
@@ -23,38 +24,15 @@ from refsim.runtime.device import Device
 _TRAIN_TIMESTEPS = 1000
 
 
-@dataclass(frozen=True)
-class Sequences:
-    """How the tokens of both streams are cut over sp, and what turns this device's queries and keys.
-
-    Attributes:
-        tokens: of the image.
-        prompt_tokens: of the prompt, None if every device holds all of it.
-        rotary, prompt_rotary: tables of this device's rows; padding stands at position 0, and is no key.
-    """
-
-    tokens: TokenShards
-    prompt_tokens: TokenShards | None
-    rotary: Rotary
-    prompt_rotary: Rotary
-
-    @property
-    def cut(self) -> dict[str, TokenShards | None]:
-        """Return what attention takes of them besides the tables."""
-        return {"tokens": self.tokens, "prompt_tokens": self.prompt_tokens}
-
-    @classmethod
-    def of(cls, device: Device, config: FluxConfig, img_ids_N3: Tensor, txt_ids_L3: Tensor) -> Sequences:
-        """Cut as many tokens as there are ids; the tables are those of this device's part."""
-        sp = device.groups["sp"]
-        tokens = TokenShards.of(img_ids_N3.shape[0], sp.size)
-        prompt_tokens = TokenShards.of_prompt(txt_ids_L3.shape[0], sp.size) if device.options.splits_prompt else None
-        return cls(
-            tokens,
-            prompt_tokens,
-            _tables(config, img_ids_N3, tokens, sp.index),
-            _tables(config, txt_ids_L3, prompt_tokens, sp.index),
-        )
+def sequences_of(device: Device, config: FluxConfig, img_ids_N3: Tensor, txt_ids_L3: Tensor) -> Sequences:
+    """Cut as many tokens as there are ids; the tables are those of this device's part, padding at position 0."""
+    sequences = Sequences.of(device, img_ids_N3.shape[0], txt_ids_L3.shape[0])
+    index = device.groups["sp"].index
+    return replace(
+        sequences,
+        rotary=_tables(config, img_ids_N3, sequences.tokens, index),
+        prompt_rotary=_tables(config, txt_ids_L3, sequences.prompt_tokens, index),
+    )
 
 
 def _tables(config: FluxConfig, ids_N3: Tensor, shards: TokenShards | None, index: int) -> Rotary:

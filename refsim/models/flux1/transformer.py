@@ -16,7 +16,7 @@ from refsim.layers.linear import ColParallelLinear
 from refsim.layers.modulation import ModulatedOutput
 from refsim.models.flux1.block import block_name, build_block
 from refsim.models.flux1.config import FluxConfig
-from refsim.models.flux1.embeddings import Conditioning, Sequences
+from refsim.models.flux1.embeddings import Conditioning, sequences_of
 from refsim.models.flux1.spec import CLASS_NAME
 from refsim.models.inputs import BATCH, Dims
 from refsim.parallel.sequence import cut_tokens
@@ -74,7 +74,7 @@ class FluxTransformer:
     ) -> Tensor:
         """(B, N, C), (B, L, joint), (B, pooled), (B,) in 0..1, (N, 3), (L, 3) and, for dev, (B,) on every device ->
         velocity (B, N, C), replicated over sp and tp."""
-        sequences = Sequences.of(self._device, self._config, img_ids, txt_ids)
+        sequences = sequences_of(self._device, self._config, img_ids, txt_ids)
         with self._device.module("time_text_embed"):
             silu_time = F.silu(self._conditioning(timestep, pooled_projections, guidance))
         spatial = cut_tokens(self._device, MeshTensor(hidden_states), sequences.tokens, dim=1)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from refsim.base.errors import UserError
 from refsim.base.schema import Count, Size, read
+from refsim.blocks.shape import PROMPT_NAMES, DoubleStreamShape, ModulationShape, StreamShape, chunks
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,28 @@ class SD35Config:
     @property
     def features(self) -> int:
         return self.num_attention_heads * self.attention_head_dim
+
+    def block(self, index: int) -> DoubleStreamShape:
+        """Return what block ``index`` is made of: Medium's first ones have a second attention."""
+        d = self.features
+        dual = index in self.dual_attention_layers
+        last = index == self.num_layers - 1
+        image_chunks = chunks("attn", "ff", "attn2") if dual else chunks("attn", "ff")
+        prompt_chunks = chunks("prompt.attn", parts=("scale", "shift")) if last else chunks("prompt.attn", "prompt.ff")
+        return DoubleStreamShape(
+            self.num_attention_heads,
+            self.attention_head_dim,
+            d,
+            (
+                ModulationShape("norm1.linear", d, image_chunks),
+                ModulationShape("norm1_context.linear", d, prompt_chunks),
+            ),
+            spatial=StreamShape(d, 4 * d, norms=("norm1.norm", "norm2")),
+            prompt=StreamShape(d, 4 * d, PROMPT_NAMES, ("norm1_context.norm", "norm2_context"), "ff_context"),
+            qk_norm="none" if self.qk_norm is None else "rms",
+            context_pre_only=last,
+            second="attn2" if dual else None,
+        )
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> SD35Config:

@@ -11,15 +11,16 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.blocks.sequences import Sequences
 from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import PatchEmbed, TimeTextEmbedding
 from refsim.layers.linear import ColParallelLinear
 from refsim.layers.modulation import ModulatedOutput
 from refsim.models.inputs import BATCH, Dims
-from refsim.models.sd35.block import SD35Block
+from refsim.models.sd35.block import build_block
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.spec import CLASS_NAME
-from refsim.parallel.sequence import TokenShards, cut_tokens
+from refsim.parallel.sequence import cut_tokens
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 
@@ -32,7 +33,6 @@ class SD35Transformer:
     def __init__(self, weights: Weights, device: Device, config: SD35Config) -> None:
         self._device = device
         self._config = config
-        self._split_prompt = device.options.splits_prompt
         d = config.features
         p = config.patch_size
         self._patch_embed = PatchEmbed(
@@ -50,7 +50,7 @@ class SD35Transformer:
         self._context_embedder = ColParallelLinear(
             weights, device, "context_embedder", in_features=config.joint_attention_dim, out_features=d
         )
-        self._blocks = [SD35Block(weights, device, config, i) for i in range(config.num_layers)]
+        self._blocks = [build_block(weights, device, config, i) for i in range(config.num_layers)]
         channels = p * p * config.out_channels
         self._out = ModulatedOutput(weights, device, features=d, out_features=channels, eps=_EPS)
         weights.finish(CLASS_NAME)
@@ -75,24 +75,22 @@ class SD35Transformer:
         """Map (B, C, H, W), (B, L, joint), (B, pooled), (B,) on all devices to velocity, replicated over sp and tp."""
         sp = self._device.groups["sp"]
         rows, columns = self._patch_embed.grid(*hidden_states.shape[2:])
-        tokens = TokenShards.of(rows * columns, sp.size)
-        prompt_tokens = TokenShards.of_prompt(encoder_hidden_states.shape[1], sp.size) if self._split_prompt else None
-
+        sequences = Sequences.of(self._device, rows * columns, encoder_hidden_states.shape[1])
         with self._device.module("time_text_embed"):
             silu_time = F.silu(self._time_text(timestep, pooled_projections))
-        spatial = self._patch_embed(hidden_states, tokens, sp.index)
+        spatial = self._patch_embed(hidden_states, sequences.tokens, sp.index)
         prompt = MeshTensor(encoder_hidden_states)
-        if prompt_tokens is not None:
-            prompt = cut_tokens(self._device, prompt, prompt_tokens, dim=1)
+        if sequences.prompt_tokens is not None:
+            prompt = cut_tokens(self._device, prompt, sequences.prompt_tokens, dim=1)
         prompt = self._context_embedder(prompt)
 
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
             before = spatial, prompt
-            spatial, prompt = block(spatial, prompt, silu_time, tokens=tokens, prompt_tokens=prompt_tokens)
+            spatial, prompt = block(spatial, prompt, silu_time, sequences=sequences)
             self._device.observe_added(f"transformer_blocks.{index}", before, (spatial, prompt))
 
-        return self.unpatchify(self._out(spatial, silu_time, tokens), rows, columns)
+        return self.unpatchify(self._out(spatial, silu_time, sequences.tokens), rows, columns)
 
     def unpatchify(self, out_BNP: Tensor, rows: int, columns: int) -> Tensor:
         """Map (B, N, p * p * C) with the channel innermost to (B, C, H, W)."""

@@ -11,7 +11,7 @@ from refsim.layers.rope import rotary_angles, text_rotary, token_positions
 from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.models.cogvideox.embeddings import rotary_tables as cogvideox_tables
 from refsim.models.flux1.config import FluxConfig
-from refsim.models.flux1.embeddings import Sequences
+from refsim.models.flux1.embeddings import sequences_of
 from refsim.models.wan22.config import WanConfig
 from refsim.models.wan22.embeddings import rotary_tables as wan_tables
 from refsim.parallel.sequence import TokenShards
@@ -101,7 +101,7 @@ def test_flux_positions_far_from_the_corner(device):
 
     ids = torch.stack([torch.zeros(900), torch.arange(900.0), 2 * torch.arange(900.0)], -1)
     cos, sin = FluxPosEmbed(10000, [16, 56, 56])(ids)
-    ours = Sequences.of(device, FluxConfig.from_dict({"axes_dims_rope": [16, 56, 56]}), ids, ids[:1]).rotary
+    ours = sequences_of(device, FluxConfig.from_dict({"axes_dims_rope": [16, 56, 56]}), ids, ids[:1]).rotary
     for mine, theirs in zip(ours, (cos, sin), strict=True):
         assert (mine - theirs[:, ::2]).abs().max() <= EXACT
 

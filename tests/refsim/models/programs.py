@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from refsim.blocks.sequences import Sequences
 from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.layers.attention import StreamQKV
 from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV
 from refsim.layers.modulation import Modulation
 from refsim.layers.norm import DistributedLayerNorm
 from refsim.models.registry import load_model
-from refsim.models.sd35.block import SD35Block
+from refsim.models.sd35.block import build_block
 from refsim.models.sd35.config import SD35Config
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.sequence import TokenShards
@@ -61,14 +62,13 @@ def padded_lanes(device, *, checkpoint: str):
     answer["padded_values"] = float(projection(MeshTensor(clean))[2].local[:, real_heads:].abs().sum())
 
     # the residual stream keeps them zero through a whole block
-    block = SD35Block(weights, device, config, 0)
+    block = build_block(weights, device, config, 0)
     spatial = F.pad(shard[..., :real], (0, size - real))
     out, prompt = block(
         MeshTensor(spatial, placement),
         MeshTensor(spatial[:, :3], placement),
         time,
-        tokens=TokenShards.of(5, 1),
-        prompt_tokens=None,
+        sequences=Sequences(TokenShards.of(5, 1), None),
     )
     answer["residual_padding"] = float(out.local[..., real:].abs().sum() + prompt.local[..., real:].abs().sum())
     return answer, {}

@@ -1,0 +1,50 @@
+"""What a block has to know of the tokens of both streams: how they are cut over sp, and what turns their heads.
+
+image    tokens 0 .. N cut over sp, padded to whole shards       rotary: tables of this device's rows
+prompt   replicated, or cut the same way                         prompt_rotary: likewise
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from refsim.layers.rope import Rotary
+from refsim.parallel.sequence import TokenShards
+from refsim.runtime.device import Device
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """How the tokens of both streams are cut over sp, and what each has besides its features.
+
+    Attributes:
+        tokens: of the image.
+        prompt_tokens: of the prompt, None if every device holds all of it.
+        rotary, prompt_rotary: tables of this device's rows, (rows, E / 2) or, where each head turns otherwise, (local
+            heads, rows, E / 2); None for a stream that is not turned. Padding stands anywhere, and is no key.
+        prompt_mask: which of the prompt's tokens are keys, (B, L) for all of them; None for all.
+        modulate_index: which half of a doubled time step each of this device's image tokens is modulated by, (B or 1,
+            local N) of 0 and 1; None where there is one.
+    """
+
+    tokens: TokenShards
+    prompt_tokens: TokenShards | None
+    rotary: Rotary | None = None
+    prompt_rotary: Rotary | None = None
+    prompt_mask: Tensor | None = None
+    modulate_index: Tensor | None = None
+
+    @classmethod
+    def of(cls, device: Device, logical_n: int, logical_l: int) -> Sequences:
+        """Cut ``logical_n`` image tokens and ``logical_l`` of the prompt as the run's options say."""
+        sp = device.groups["sp"].size
+        split = device.options.splits_prompt
+        return cls(TokenShards.of(logical_n, sp), TokenShards.of_prompt(logical_l, sp) if split else None)
+
+    @property
+    def cut(self) -> dict[str, Any]:
+        """Return what joint attention takes of them besides queries, keys and values."""
+        return {"tokens": self.tokens, "prompt_tokens": self.prompt_tokens}
