@@ -178,7 +178,7 @@ def test_enough_is_compared():
     }
     assert {
         "layers/linear.py:ColParallelQKV.__init__",
-        "models/sd35/block.py:SD35Block.__call__",
+        "layers/feedforward.py:ParallelFeedForward.__init__",
         "parallel/padding.py:padded_features",
         "pipelines/transformer.py:program",
     } <= compared

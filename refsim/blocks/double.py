@@ -87,7 +87,7 @@ class _Stream:
                 f"{prefix}.{stream.ff}",
                 features=stream.features,
                 hidden=stream.hidden,
-                activation=shape.activation,
+                activation_fn=shape.activation,
                 linears=shape.ff_linears,
                 bias=shape.ff_bias,
             )

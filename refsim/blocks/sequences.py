@@ -47,4 +47,4 @@ class Sequences:
     @property
     def cut(self) -> dict[str, Any]:
         """Return what joint attention takes of them besides queries, keys and values."""
-        return {"tokens": self.tokens, "prompt_tokens": self.prompt_tokens}
+        return {"tokens": self.tokens, "prompt_tokens": self.prompt_tokens, "prompt_mask": self.prompt_mask}

@@ -34,7 +34,7 @@ class ParallelFeedForward:
 
     Args:
         hidden: F; a gated one's linear in has twice as many out features.
-        activation: see above.
+        activation_fn: see above.
         linears: what the linears in and out are called within it.
         bias: the linears have one.
     """
@@ -47,16 +47,16 @@ class ParallelFeedForward:
         *,
         features: int,
         hidden: int,
-        activation: str = "gelu_tanh",
+        activation_fn: str = "gelu_tanh",
         linears: tuple[str, str] = ("net.0.proj", "net.2"),
         bias: bool = True,
     ) -> None:
         self._device = device
         self._name = name
-        self._activation = activation
+        self._activation = activation_fn
         first, last = (f"{name}.{linear}" for linear in linears)
         self._in: Callable[[MeshTensor], list[MeshTensor]]
-        if activation in GATED:
+        if activation_fn in GATED:
             parts = [(hidden, padded_features(hidden, device.groups["tp"].size))] * 2
             self._in = PackedColumns(weights, device, first, in_features=features, parts=parts, bias=bias)
         else:

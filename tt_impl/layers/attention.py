@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import ttnn
@@ -16,7 +18,21 @@ from tt_impl.parallel.ring import QKV
 from tt_impl.parallel.sdpa import local_program_config
 from tt_impl.parallel.usp import joint_attention
 
-_EPS = 1e-6
+HeadNorm = Callable[[ttnn.Tensor], ttnn.Tensor]
+"""A norm of every head of (B, local heads, rows, E)."""
+RMS_NORM: Callable[..., HeadNorm] = partial(RMSNorm, eps=1e-6)
+
+
+def turned(qkv: QKV, norms: Sequence[HeadNorm], rotary: PairTables | None) -> QKV:
+    """Norm queries and keys, where there are norms, and turn them by their positions, where there are tables."""
+    q, k, v = qkv
+    if norms:
+        q = norms[0](q)
+        k = norms[1](k)
+    if rotary is not None:
+        q = rotate_pairs(q, rotary)
+        k = rotate_pairs(k, rotary)
+    return q, k, v
 
 
 class StreamQKV:
@@ -25,6 +41,8 @@ class StreamQKV:
     Args:
         names: of the linears of q, k and v.
         norms: names of the norms of q and k; None for none.
+        norm: makes such a norm, called with weights, ctx, name and ``features``.
+        bias: the linears have one.
     """
 
     def __init__(
@@ -36,28 +54,19 @@ class StreamQKV:
         *,
         names: tuple[str, str, str] = ("to_q", "to_k", "to_v"),
         norms: tuple[str, str] | None = ("norm_q", "norm_k"),
+        norm: Callable[..., HeadNorm] = RMS_NORM,
+        bias: bool = True,
     ) -> None:
-        self._qkv = ColParallelQKV(weights, ctx, tuple(f"{prefix}.{n}" for n in names), sizes)
-        norm = {"features": sizes.head_dim, "eps": _EPS}
-        self._norms = [RMSNorm(weights, ctx, f"{prefix}.{n}", **norm) for n in norms or ()]
+        self._qkv = ColParallelQKV(weights, ctx, tuple(f"{prefix}.{n}" for n in names), sizes, bias=bias)
+        self._norms = [norm(weights, ctx, f"{prefix}.{n}", features=sizes.head_dim) for n in norms or ()]
 
     def __call__(self, x: ttnn.Tensor, rotary: PairTables | None = None) -> QKV:
         """Of ``x`` (B, 1, rows, D), gathered."""
-        return self._turned(self._qkv(x), rotary)
+        return turned(self._qkv(x), self._norms, rotary)
 
     def of_shards(self, x: ttnn.Tensor, rotary: PairTables | None = None) -> QKV:
         """Of ``x`` (B, 1, rows, local D), gathered on the way."""
-        return self._turned(self._qkv.of_shards(x), rotary)
-
-    def _turned(self, qkv: QKV, rotary: PairTables | None) -> QKV:
-        q, k, v = qkv
-        if self._norms:
-            q = self._norms[0](q)
-            k = self._norms[1](k)
-        if rotary is not None:
-            q = rotate_pairs(q, rotary)
-            k = rotate_pairs(k, rotary)
-        return q, k, v
+        return turned(self._qkv.of_shards(x), self._norms, rotary)
 
 
 class JointAttention:

@@ -6,6 +6,7 @@ Legend: B batch, H local heads, N rows, E features of a head, D features of the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -82,6 +83,61 @@ class ColParallelLinear:
     def of_shards(self, x: ttnn.Tensor, activation: str | None = None, *, within: bool = False) -> ttnn.Tensor:
         """Apply to ``x`` with features still cut over tp, gathered on the way; arguments as of ``gather_matmul``."""
         return gather_matmul(self._ctx, x, self._weight, self._bias, activation=activation, within=within)
+
+
+class PackedColumns:
+    """Column-parallel linears of one input in one weight of the checkpoint, each part cut over tp by itself.
+
+    checkpoint      [ part 0 | part 1 | ... ]        out features, one part after the other
+    device d        [ d of part 0 | d of part 1 | ... ]
+
+    Args:
+        parts: of each, its out features and these with padding.
+        bias: the linear has one.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        ctx: Context,
+        name: str,
+        *,
+        in_features: int,
+        parts: list[tuple[int, int]],
+        bias: bool = True,
+    ) -> None:
+        self._ctx = ctx
+        self._bias = None
+        self._sizes = [padded // ctx.tp for _, padded in parts]
+        features = [size for size, _ in parts]
+        whole = weights.take(f"{name}.weight", (sum(features), in_features))
+        width = padded_features(in_features, ctx.tp)
+        padded = [pad_to(x, size, width) for x, (_, size) in zip(whole.split(features), parts, strict=True)]
+        self._weight = ctx.put_weight(self._per_device(padded).t()[None, None], tp_dim=3)
+        if bias:
+            values = weights.take(f"{name}.bias", (sum(features),)).split(features)
+            padded = [pad_to(x, size) for x, (_, size) in zip(values, parts, strict=True)]
+            self._bias = ctx.put(self._per_device(padded)[None, None, None], tp_dim=3)
+
+    def _per_device(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """Parts (tp * local, ...) -> (tp * all locals, ...)."""
+        return torch.cat([part.unflatten(0, (self._ctx.tp, -1)) for part in parts], 1).flatten(0, 1)
+
+    def __call__(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:
+        """(B, 1, rows, D) gathered -> per part (B, 1, rows, local features)."""
+        if len(set(self._sizes)) == 1:
+            return split_matmul(self._ctx, x, self._weight, self._bias, chunks=len(self._sizes))
+        return self._split(matmul(self._ctx, x, self._weight, self._bias))
+
+    def of_shards(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:
+        """Apply to ``x`` (B, 1, rows, local D), gathered on the way; the result as of a call."""
+        if len(set(self._sizes)) == 1:
+            return gather_split_matmul(self._ctx, x, self._weight, self._bias, chunks=len(self._sizes))
+        return self._split(gather_matmul(self._ctx, x, self._weight, self._bias))
+
+    def _split(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:
+        ends = list(accumulate(self._sizes))
+        return [x[:, :, :, end - size : end] for end, size in zip(ends, self._sizes, strict=True)]
 
 
 class RowParallelLinear:

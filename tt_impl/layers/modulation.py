@@ -88,9 +88,10 @@ def put_chunks(ctx: Context, x_BCD: torch.Tensor, dtype: ttnn.DataType | None = 
     return ctx.put(by_device.transpose(1, 2).reshape(batch, 1, 1, -1), tp_dim=3, dtype=dtype)
 
 
-def modulate(x: ttnn.Tensor, shift: ttnn.Tensor, scale: ttnn.Tensor) -> ttnn.Tensor:
-    """``x * (1 + scale) + shift``."""
-    return ttnn.add(ttnn.multiply(x, ttnn.add(scale, 1.0)), shift)
+def modulate(x: ttnn.Tensor, shift: ttnn.Tensor | None, scale: ttnn.Tensor) -> ttnn.Tensor:
+    """``x * (1 + scale) + shift``; without a shift, what is scaled."""
+    scaled = ttnn.multiply(x, ttnn.add(scale, 1.0))
+    return scaled if shift is None else ttnn.add(scaled, shift)
 
 
 class ModulatedOutput:
