@@ -36,7 +36,8 @@ class DoubleStreamBlock:
     def __init__(self, weights: Weights, device: Device, shape: DoubleStreamShape, prefix: str) -> None:
         self._device = device
         self._modulations = Modulations(weights, device, prefix, shape)
-        self._spatial = self._prompt = _Stream(weights, device, prefix, shape, shape.spatial)
+        self._spatial = _Stream(weights, device, prefix, shape, shape.spatial)
+        self._prompt = self._spatial
         if shape.prompt is not None:
             self._prompt = _Stream(weights, device, prefix, shape, shape.prompt)
         self._attn = JointAttention(weights, device, f"{prefix}.{shape.attention}", shape, prompt=True)
