@@ -85,6 +85,7 @@ class CausalConv3d:
     Args:
         kernel: (time, space).
         before: what stands before the first frame: ``zeros``, or the first frame itself, repeated (``first``).
+        border: what stands around a frame, see :func:`refsim.parallel.halo.exchange_halo`.
     """
 
     def __init__(
@@ -97,10 +98,12 @@ class CausalConv3d:
         out_channels: int,
         kernel: tuple[int, int] = (3, 3),
         before: Literal["zeros", "first"] = "zeros",
+        border: Literal["zeros", "edge"] = "zeros",
     ) -> None:
         self._device = device
         self._name = name
         self._before = before
+        self._border = border
         self._time, self._space = kernel
         self.weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel[0], kernel[1], kernel[1]))
         self.bias = weights.take(f"{name}.bias", (out_channels,))
@@ -108,7 +111,7 @@ class CausalConv3d:
     @in_module
     def __call__(self, x: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
         if self._space != 1:
-            x = exchange_halo(self._device, x, shards, by=self._space // 2)
+            x = exchange_halo(self._device, x, shards, by=self._space // 2, border=self._border)
         if self._time != 1:
             past_frames = self._time - 1
             past = stream.past.get(self._name)

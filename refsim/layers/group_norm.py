@@ -17,8 +17,6 @@ from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device, in_module
 from refsim.runtime.kernels import kernel
 
-_EPS = 1e-6
-
 
 class GroupNorm:
     """Of (B, C, [T,] local H, local W); exact, padding counts for nothing.
@@ -28,11 +26,20 @@ class GroupNorm:
     """
 
     def __init__(
-        self, weights: Weights, device: Device, name: str, *, channels: int, groups: int, cut: bool = False
+        self,
+        weights: Weights,
+        device: Device,
+        name: str,
+        *,
+        channels: int,
+        groups: int,
+        cut: bool = False,
+        eps: float = 1e-6,
     ) -> None:
         tp = device.groups["tp"]
         self._device = device
         self._name = name
+        self._eps = eps
         self._groups = groups // tp.size if cut else groups
         mine = shard_range(channels, tp) if cut else None
         self._weight, self._bias = (weights.take(f"{name}.{n}", (channels,), mine) for n in ("weight", "bias"))
@@ -53,14 +60,14 @@ class GroupNorm:
             stats = merge_statistics(all_gather(self._device, stats.unsqueeze(0), group, dim=0))
         count, mean, m2 = (s.view(*s.shape[:2], *(1,) * (y.ndim - 2)) for s in stats.split(1, -1))
         weight, bias = (p.view(-1, *(1,) * (x.ndim - 2)) for p in (self._weight, self._bias))
-        return _normed(y, (mean, m2 / count), weight, bias).to(x.dtype)
+        return _normed(y, (mean, m2 / count), weight, bias, self._eps).to(x.dtype)
 
 
 @kernel("group_norm")
-def _normed(y: Tensor, statistics: tuple[Tensor, Tensor], weight: Tensor, bias: Tensor) -> Tensor:
+def _normed(y: Tensor, statistics: tuple[Tensor, Tensor], weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Norm (B, G, C/G, ...) by mean and variance of the picture's groups; (B, C, ...)."""
     mean, variance = statistics
-    return ((y - mean) * torch.rsqrt(variance + _EPS)).flatten(1, 2) * weight + bias
+    return ((y - mean) * torch.rsqrt(variance + eps)).flatten(1, 2) * weight + bias
 
 
 def merge_statistics(stats_PBG3: Tensor) -> Tensor:

@@ -11,7 +11,8 @@
         +-----------+ +-----------+
 
 Rows travel first, then columns of what that made, so corners arrive without a hop of their own. Sizes that do not
-divide are padded at the bottom and right; padding is set to zero before every exchange, as the border of the image is.
+divide are padded at the bottom and right; padding is set to zero before every exchange, as the border of the image is
+(or its outermost rows and columns are repeated there).
 
 Bytes sent per member and exchange, r and c the bytes of a halo's rows and (extended) columns:
 ``r * neighbours above and below + c * neighbours left and right``.
@@ -20,7 +21,9 @@ Bytes sent per member and exchange, r and c the bytes of a halo's rows and (exte
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -88,11 +91,25 @@ def zero_padding(device: Device, x: Tensor, shards: ImageShards) -> Tensor:
     return F.pad(x[..., :height, :width], (0, x.shape[-1] - width, 0, x.shape[-2] - height))
 
 
-def exchange_halo(device: Device, x: Tensor, shards: ImageShards, *, by: int = 1) -> Tensor:
-    """Return (..., local height, local width) with ``by`` more rows and columns all around, the neighbours' or zeros.
+def exchange_halo(
+    device: Device, x: Tensor, shards: ImageShards, *, by: int = 1, border: Literal["zeros", "edge"] = "zeros"
+) -> Tensor:
+    """Return (..., local height, local width) with ``by`` more rows and columns all around, the neighbours'.
 
-    ``by`` is at most the local height and width, so that a halo comes from the next member alone.
+    Args:
+        by: at most the local height and width, so that a halo comes from the next member alone.
+        border: what lies around the whole image: zeros, or its outermost rows and columns, repeated.
     """
     x = zero_padding(device, x, shards)
-    x = neighbor_pad(device, x, device.groups["sp"], dim=-2, by=by)
-    return neighbor_pad(device, x, shards.across(device), dim=-1, by=by)
+    for group, cut, dim in ((device.groups["sp"], shards.rows, -2), (shards.across(device), shards.columns, -1)):
+        x = neighbor_pad(device, x, group, dim=dim, by=by)
+        if border == "edge":
+            x = _repeat_edges(x, cut, group.index, dim, by)
+    return x
+
+
+def _repeat_edges(x: Tensor, cut: TokenShards, member: int, dim: int, by: int) -> Tensor:
+    """Set rows before the first of the image and behind its last one to these; ``x`` has ``by`` rows on either side."""
+    first = member * cut.local_n - by
+    rows = torch.arange(first, first + x.shape[dim], device=x.device).clamp(0, cut.logical_n - 1) - first
+    return x.index_select(dim, rows.clamp(0, x.shape[dim] - 1))

@@ -1,0 +1,1 @@
+"""Decoder of Mochi 1's video autoencoder."""
