@@ -49,7 +49,7 @@ def differences(
         ratios: reasons for an all_gather of other bytes.
     """
     if results:
-        reference, entries = _without_results(reference, device, results)
+        reference, entries = _without_results(reference, device, results, ratios)
         return entries + differences(reference, device, ratios=ratios)
     entries = []
     device = _streams_joined(reference, device)
@@ -73,13 +73,16 @@ def differences(
     return entries
 
 
-def _without_results(reference: list[Entry], device: list[Entry], results: int) -> tuple[list[Entry], list[Entry]]:
+def _without_results(
+    reference: list[Entry], device: list[Entry], results: int, ratios: Mapping[float, str]
+) -> tuple[list[Entry], list[Entry]]:
     """Return refsim's sequence without the all_gathers that have no partner in TTNN's, and these, if ``results``."""
     remaining = []
     gathers = []
     rest = list(device)
     for index, mine in enumerate(reference):
         partner = bool(rest) and (rest[0]["collective"], rest[0]["axis"]) == (mine["collective"], mine["axis"])
+        partner = partner and (rest[0]["bytes"] == mine["bytes"] or rest[0]["bytes"] / mine["bytes"] in ratios)
         if mine["collective"] == "all_gather" and not partner:
             gathers.append({"index": index, "refsim": mine, "ttnn": None, "reason": HOST})
             continue

@@ -54,8 +54,13 @@ class Conv3d:
         )
         self._bias = ctx.put(pad_to(bias, self._out_padded)[None])
 
-    def __call__(self, video: ttnn.Tensor, *, padding: tuple[int, int, int] = (0, 0, 0)) -> ttnn.Tensor:
-        """Video (B, T, H, W, C), row-major -> rows (B, 1, T' H' W', O); ``padding`` are zeros on either side."""
+    def __call__(
+        self, video: ttnn.Tensor, *, padding: tuple[int, int, int] = (0, 0, 0), mode: str = "zeros"
+    ) -> ttnn.Tensor:
+        """Video (B, T, H, W, C), row-major -> rows (B, 1, T' H' W', O).
+
+        ``padding``: frames, rows and columns on either side, zeros or (``mode`` "replicate") the outermost ones again.
+        """
         out = ttnn.experimental.conv3d(
             input_tensor=self._with_whole_tiles(video),
             weight_tensor=self._weight,
@@ -66,6 +71,7 @@ class Conv3d:
             output_channels=self._out_padded,
             kernel_size=self._kernel,
             padding=padding,
+            padding_mode=mode,
             compute_kernel_config=self._ctx.linear_config,
         )
         rows = to_rows(out, video.shape[0])

@@ -128,6 +128,7 @@ class CausalConv3d:
     Args:
         kernel: (time, space).
         before: what stands before the first frame: ``zeros``, or the first frame itself, repeated (``first``).
+        border: what stands around a frame, see :func:`tt_impl.parallel.halo.exchange_halo`.
     """
 
     def __init__(
@@ -140,10 +141,12 @@ class CausalConv3d:
         out_channels: int,
         kernel: tuple[int, int] = (3, 3),
         before: Literal["zeros", "first"] = "zeros",
+        border: Literal["zeros", "edge"] = "zeros",
     ) -> None:
         self._ctx = ctx
         self._name = name
         self._before = before
+        self._border = border
         self._time, self._space = kernel
         self._linear: list[ttnn.Tensor] = []
         weight = weights.take(f"{name}.weight", (out_channels, in_channels, kernel[0], kernel[1], kernel[1]))
@@ -161,11 +164,11 @@ class CausalConv3d:
         images = to_image(zero_padding(self._ctx, x, shards), shards)
         padding = (0, 0)
         if self._space > 1:
-            images, padding = exchange_halo(self._ctx, images, shards, by=self._space // 2)
+            images, padding = exchange_halo(self._ctx, images, shards, by=self._space // 2, border=self._border)
         video = ttnn.reshape(images, (x.shape[0], -1, *tuple(images.shape)[1:]))
         if self._time > 1:
             video = self._with_past(video, stream)
-        return self._conv(video, padding=(0, *padding))
+        return self._conv(video, padding=(0, *padding), mode="replicate" if self._border == "edge" else "zeros")
 
     def _with_past(self, video: ttnn.Tensor, stream: Stream) -> ttnn.Tensor:
         """Put the frames that came before in front of a video, and leave its own last ones for the next chunk."""

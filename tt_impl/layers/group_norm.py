@@ -22,7 +22,6 @@ from tt_impl.parallel.context import Context, filled
 from tt_impl.parallel.halo import ImageShards
 from tt_impl.parallel.padding import TILE
 
-_EPS = 1e-6
 SILU = ttnn.UnaryWithParam(ttnn.UnaryOpType.SILU)
 
 
@@ -34,13 +33,21 @@ class GroupNorm:
     """
 
     def __init__(
-        self, weights: Weights, ctx: Context, name: str, *, channels: int, groups: int, cut: bool = False
+        self,
+        weights: Weights,
+        ctx: Context,
+        name: str,
+        *,
+        channels: int,
+        groups: int,
+        cut: bool = False,
+        eps: float = 1e-6,
     ) -> None:
         parts = ctx.tp if cut else 1
         affine = [filled(weights.take(f"{name}.{part}", (channels,))) for part in ("weight", "bias")]
         picture_is_whole = ctx.sp == 1 and parts == ctx.tp
         norm = _WholePicture if picture_is_whole and channels // parts % TILE == 0 else _CutPicture
-        self._norm = norm(ctx, affine, channels // parts, groups // parts, cut=cut)
+        self._norm = norm(ctx, affine, channels // parts, groups // parts, cut=cut, eps=eps)
 
     def __call__(self, x: ttnn.Tensor, shards: ImageShards, *, silu: bool = False) -> ttnn.Tensor:
         """Rows in, rows of the same shape and dtype out, through SiLU if asked for."""
@@ -50,8 +57,11 @@ class GroupNorm:
 class _CutPicture:
     """Own sums, gathered."""
 
-    def __init__(self, ctx: Context, affine: list[torch.Tensor], channels: int, groups: int, *, cut: bool) -> None:
+    def __init__(
+        self, ctx: Context, affine: list[torch.Tensor], channels: int, groups: int, *, cut: bool, eps: float
+    ) -> None:
         self._ctx = ctx
+        self._eps = eps
         self._groups = groups
         tp_dim = 3 if cut else None
         self._weight, self._bias = (ctx.put(p[None, None, None], tp_dim=tp_dim, dtype=ttnn.float32) for p in affine)
@@ -63,7 +73,7 @@ class _CutPicture:
     def __call__(self, x: ttnn.Tensor, shards: ImageShards, *, silu: bool) -> ttnn.Tensor:
         mean, mean_square = self._moments(x, shards)
         variance = ttnn.subtract(mean_square, ttnn.multiply(mean, mean))
-        inverse = ttnn.rsqrt(ttnn.add(variance, _EPS))
+        inverse = ttnn.rsqrt(ttnn.add(variance, self._eps))
         scale = ttnn.multiply(self._per_channel(inverse), self._weight)
         shift = ttnn.subtract(self._bias, ttnn.multiply(self._per_channel(mean), scale))
         scaled = ttnn.multiply(x, scale, dtype=ttnn.float32)
@@ -104,8 +114,11 @@ class _CutPicture:
 class _WholePicture:
     """``ttnn.group_norm`` on a grid that is computed once per number of pixels."""
 
-    def __init__(self, ctx: Context, affine: list[torch.Tensor], channels: int, groups: int, *, cut: bool) -> None:
+    def __init__(
+        self, ctx: Context, affine: list[torch.Tensor], channels: int, groups: int, *, cut: bool, eps: float
+    ) -> None:
         self._ctx = ctx
+        self._eps = eps
         self._affine = affine
         self._channels = channels
         self._groups = groups
@@ -117,7 +130,7 @@ class _WholePicture:
         y = ttnn.group_norm(
             x,
             num_groups=self._groups,
-            epsilon=_EPS,
+            epsilon=self._eps,
             input_mask=mask,
             weight=weight,
             bias=bias,

@@ -24,6 +24,7 @@ Legend: B samples, T frames, H and W local rows and columns, C channels, N = T H
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -97,6 +98,28 @@ class ImageShards:
             self._cache[key] = ctx.put(x, sp_dim=0, tp_dim=1 if columns > 1 else None, dtype=dtype)
         return self._cache[key]
 
+    def inside(self, ctx: Context, images: int, by: int) -> object:
+        """Return, for every pixel of a device's ``images`` with halos of ``by``, the number of the pixel nearest to it
+        among those of the whole image, (1, N) in uint32; a direction that is not cut has no halo.
+        """
+        key = ("inside", images, by)
+        if key not in self._cache:
+            padded = self.padded(ctx)
+            nearest = [
+                _nearest(size, local, whole // local, 0 if axis is None else by)
+                for size, local, whole, axis in zip(
+                    (self.height, self.width), self.local, padded, self.axes, strict=True
+                )
+            ]
+            rows, columns = nearest
+            pixels = rows[:, None, :, None] * columns.shape[1] + columns[None, :, None]
+            step = rows.shape[1] * columns.shape[1]
+            x = (torch.arange(images)[:, None] * step + pixels.flatten(2).unsqueeze(2)).flatten(2)
+            where = {"sp_dim": 0, "tp_dim": None if self.axes[1] is None else 1}
+            index = ctx.put(x.int(), **where, dtype=ttnn.uint32, layout=ttnn.ROW_MAJOR_LAYOUT)
+            self._cache[key] = ttnn.reshape(index, (1, x.shape[2]))
+        return self._cache[key]
+
 
 def cut_image(ctx: Context, x: torch.Tensor, shards: ImageShards) -> ttnn.Tensor:
     """Every device's image (B, [T,] H, W, C) of (B, C, [T,] height, width) on the host, zero-padded."""
@@ -148,16 +171,33 @@ def to_video(rows: ttnn.Tensor, shards: ImageShards) -> ttnn.Tensor:
     return ttnn.reshape(images, (rows.shape[0], -1, *tuple(images.shape)[1:]))
 
 
+def _nearest(size: int, local: int, parts: int, by: int) -> torch.Tensor:
+    """Return the local number of the real row nearest to each of a device's rows, halos included: (parts, rows)."""
+    first = torch.arange(parts)[:, None] * local - by
+    rows = torch.arange(local + 2 * by)
+    return ((first + rows).clamp(0, size - 1) - first).clamp(0, local + 2 * by - 1)
+
+
 def exchange_halo(
-    ctx: Context, x: ttnn.Tensor, shards: ImageShards, *, by: int = 1
+    ctx: Context, x: ttnn.Tensor, shards: ImageShards, *, by: int = 1, border: Literal["zeros", "edge"] = "zeros"
 ) -> tuple[ttnn.Tensor, tuple[int, int]]:
-    """``by`` more rows and columns around an image whose padding is zero: the neighbours', or zeros.
+    """``by`` more rows and columns around an image whose padding is zero: the neighbours', or those of ``border``.
+
+    Args:
+        border: what lies around the whole image: zeros, or its outermost rows and columns, repeated. Where it does not
+            divide over the devices, these lie in the padding, and each pixel takes the value of its nearest real one.
 
     Returns:
-        The image, and how many rows and columns of zeros a convolution has to add on either side by itself: those of
-        directions that are not cut.
+        The image, and how many rows and columns of the border a convolution has to add on either side by itself: those
+        of directions that are not cut.
     """
     cut = [(dim, axis) for dim, axis in zip((1, 2), shards.axes, strict=True) if axis is not None]
     if cut:
-        x = ctx.ccl.neighbor_pad(x, dims=[dim for dim, _ in cut], axes=[axis for _, axis in cut], by=by)
+        dims, axes = ([pair[i] for pair in cut] for i in range(2))
+        x = ctx.ccl.neighbor_pad(x, dims=dims, axes=axes, by=by, mode="replicate" if border == "edge" else "zeros")
+        if border == "edge" and shards.padded(ctx) != (shards.height, shards.width):
+            shape = tuple(x.shape)
+            index = shards.inside(ctx, shape[0], by)
+            table = ttnn.reshape(x, (-1, shape[3]))
+            x = ttnn.reshape(ttnn.embedding(index, table, layout=ttnn.ROW_MAJOR_LAYOUT), shape)
     return x, tuple(0 if axis is not None else by for axis in shards.axes)

@@ -89,8 +89,11 @@ class CCLManager:
                 intermediate_memory_config=programs.scratch_memory(2 * size, self._num_cores),  # a line has both ways
             )
 
-    def neighbor_pad(self, x: ttnn.Tensor, *, dims: list[int], axes: list[int], by: int) -> ttnn.Tensor:
-        """``by`` more rows on either side of each dim, the neighbours' along its axis, or zeros at the ends.
+    def neighbor_pad(
+        self, x: ttnn.Tensor, *, dims: list[int], axes: list[int], by: int, mode: str = "zeros"
+    ) -> ttnn.Tensor:
+        """``by`` more rows on either side of each dim, the neighbours' along its axis; at the ends, by ``mode``, zeros or
+        the outermost row again (``replicate``).
 
         Always along a Line: the ends of a picture never meet, however the mesh is wired. The op shares out what stands
         before a dim over the links, so it takes no more links than that.
@@ -104,7 +107,7 @@ class CCLManager:
                 dims,
                 [by] * len(dims),
                 [by] * len(dims),
-                "zeros",
+                mode,
                 axes,
                 [self.semaphores("neighbor_pad", axis, 1)[0] for axis in axes],
                 self.semaphores("barrier", axes[0], 1),

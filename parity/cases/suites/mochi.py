@@ -23,3 +23,10 @@ def add(cases: Registry) -> None:
         register(name, model)
     for where, suite in ((("n300", "sp2"), "smoke"), (("t3k", "sp2_tp4"), "full"), (("galaxy", "sp8_tp4"), "full")):
         cases.make("vae_decoder", "mochi_vae_tiny", Layout(*where), ModelShape((3, 10, 13), 0, 2), suite=suite)
+    for where, latent, suite in (
+        (("n300", "sp2"), (2, 4, 6), "smoke"),
+        (("bh-qb", "sp2_tp2"), (4, 5, 4), "smoke"),
+        (("t3k", "sp2_tp4"), (3, 3, 7), "full"),
+        (("galaxy", "sp8_tp4"), (2, 10, 7), "full"),
+    ):
+        cases.make("ttnn_vae_decoder", "mochi_vae_tiny", Layout(*where), ModelShape(latent, 0, 1), dtype="bf16", suite=suite)

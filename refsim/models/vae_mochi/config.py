@@ -21,6 +21,15 @@ _STD += (0.8244560132752793, 0.917259975397747, 0.9294154431013696, 1.3720942357
 _STD += (0.881393668867029, 0.9168315692124348, 0.9185249279345552, 0.9274757570805041)
 
 
+_CHUNK = 2  # latent frames
+
+
+def chunks(frames: int) -> list[int]:
+    """Return how many of so many latent frames are decoded at a time; the first chunk takes one that is left over."""
+    first = min(frames, _CHUNK + frames % _CHUNK)
+    return [first, *[_CHUNK] * ((frames - first) // _CHUNK)]
+
+
 @dataclass(frozen=True)
 class MochiVAEConfig:
     """Keys of diffusers' config.json that the decoder needs.

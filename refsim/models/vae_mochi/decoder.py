@@ -25,13 +25,11 @@ from refsim.layers.group_norm import GroupNorm
 from refsim.layers.linear import Linear
 from refsim.layers.residual import ResidualBlock
 from refsim.models.inputs import BATCH, Dims
-from refsim.models.vae_mochi.config import EPS, GROUPS, MochiVAEConfig
+from refsim.models.vae_mochi.config import EPS, GROUPS, MochiVAEConfig, chunks
 from refsim.models.vae_mochi.spec import CLASS_NAME
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
 from refsim.runtime.device import Device
 from refsim.runtime.watch.activity import Kind
-
-_CHUNK = 2  # latent frames
 
 
 class FrameNorm:
@@ -122,9 +120,11 @@ class MochiVAEDecoder:
         latent = cut_image(self._device, z, shards)
         stream = Stream()
         frames = []
-        for start in range(0, latent.shape[2], _CHUNK):
+        start = 0
+        for chunk in latent.split(chunks(latent.shape[2]), 2):
             self._device.activity(Kind.DECODING, f"from latent frame {start}")
-            frames.append(self._decode(latent[:, :, start : start + _CHUNK], shards, stream))
+            frames.append(self._decode(chunk, shards, stream))
+            start += chunk.shape[2]
         return torch.cat(frames, 2)[:, :, self._config.ratios[0] - 1 :].contiguous()
 
     def _decode(self, x: Tensor, shards: ImageShards, stream: Stream) -> Tensor:
