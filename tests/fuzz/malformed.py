@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from parity.cases.checkpoints import MODELS
+from parity.cases.suites import registry
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import ShapeWeights
 from refsim.models.registry import builtin
@@ -32,6 +33,7 @@ TINY = {
     "vae": "sd35_vae_tiny",
     "vae_wan": "wan_vae_tiny",
     "vae_cogvideox": "cogvideox_vae_tiny",
+    "vae_mochi": "mochi_vae_tiny",
     "clip": "clip_l_tiny",
     "t5": "t5_tiny",
     "qwen3_moe": "qwen3_moe_tiny",
@@ -75,6 +77,7 @@ class Tiny:
 def config_of(spec: ModelSpec) -> dict[str, Any]:
     """Every key of the published config.json and every key that the model reads, with tiny sizes."""
     published = dict(spec.published[0].config) if spec.published else {"architectures": list(spec.class_names[:1])}
+    registry()  # suites register models, too
     own = {"flux1": _FLUX, "flux2": _FLUX2}
     tiny = own[spec.name] if spec.name in own else MODELS[TINY[spec.name]].config
     tiny = tiny | _MORE.get(spec.name, {})

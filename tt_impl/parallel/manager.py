@@ -92,8 +92,8 @@ class CCLManager:
     def neighbor_pad(
         self, x: ttnn.Tensor, *, dims: list[int], axes: list[int], by: int, mode: str = "zeros"
     ) -> ttnn.Tensor:
-        """``by`` more rows on either side of each dim, the neighbours' along its axis; at the ends, by ``mode``, zeros or
-        the outermost row again (``replicate``).
+        """``by`` more rows on either side of each dim, the neighbours' along its axis; at the ends zeros, or
+        the outermost row again (``mode`` "replicate").
 
         Always along a Line: the ends of a picture never meet, however the mesh is wired. The op shares out what stands
         before a dim over the links, so it takes no more links than that.

@@ -29,4 +29,6 @@ def add(cases: Registry) -> None:
         (("t3k", "sp2_tp4"), (3, 3, 7), "full"),
         (("galaxy", "sp8_tp4"), (2, 10, 7), "full"),
     ):
-        cases.make("ttnn_vae_decoder", "mochi_vae_tiny", Layout(*where), ModelShape(latent, 0, 1), dtype="bf16", suite=suite)
+        cases.make(
+            "ttnn_vae_decoder", "mochi_vae_tiny", Layout(*where), ModelShape(latent, 0, 1), dtype="bf16", suite=suite
+        )

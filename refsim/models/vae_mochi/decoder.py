@@ -5,7 +5,7 @@
 
 norm         group norm of every frame by itself (statistics gathered), so latent frames need not come all at once
 convolution  causal; before the first frame stands the first frame, around a frame its outermost pixels
-enlarge      a linear gives each place all values of what it becomes: (channels, time, rows, columns), channels outermost
+enlarge      a linear gives each place all values of what it becomes: channels outermost, then time, rows, columns
 time         a latent frame makes six frames, the first latent frame one: the five before it are dropped
 
 Each device holds all weights. Counterpart: ``decode`` of diffusers' ``AutoencoderKLMochi``, all frames at once.
@@ -103,9 +103,7 @@ class MochiVAEDecoder:
             for i, (frames, side) in enumerate(expansions)
         ]
         self._out = blocks("block_out", last, widths[-1])
-        self._proj_out = Linear(
-            weights, "decoder.proj_out", in_features=widths[-1], out_features=config.out_channels
-        )
+        self._proj_out = Linear(weights, "decoder.proj_out", in_features=widths[-1], out_features=config.out_channels)
         weights.leave("encoder.")
         weights.finish(CLASS_NAME)
 
