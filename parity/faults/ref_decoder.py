@@ -63,8 +63,8 @@ def halo_a_row_too_deep(original: Any, device: Any, x: Tensor, group: Any, *, di
 
 @decoder("The corners of the halo stay empty.", "both axes exchanged at once instead of one after the other")
 @at("refsim.layers.convolution:exchange_halo")
-def halo_without_corners(original: Any, device: Any, x: Tensor, shards: Any, *, by: int = 1) -> Tensor:
-    wide = original(device, x, shards, by=by)
+def halo_without_corners(original: Any, device: Any, x: Tensor, shards: Any, *, by: int = 1, **how: Any) -> Tensor:
+    wide = original(device, x, shards, by=by, **how)
     for rows in (slice(None, by), slice(-by, None)):
         for columns in (slice(None, by), slice(-by, None)):
             wide[..., rows, columns] = 0

@@ -31,8 +31,8 @@ def _halos(change: Callable[..., Any]) -> Patch:
     """Replace every exchange of borders by ``change(exchange, x, dims, axes)``."""
 
     @at("tt_impl.parallel.manager:CCLManager.neighbor_pad")
-    def pad(original: Callable, self: Any, x: Any, *, dims: list[int], axes: list[int], by: int) -> Any:
-        return change(lambda x, dims, axes: original(self, x, dims=dims, axes=axes, by=by), x, dims, axes)
+    def pad(original: Callable, self: Any, x: Any, *, dims: list[int], axes: list[int], **how: Any) -> Any:
+        return change(lambda x, dims, axes: original(self, x, dims=dims, axes=axes, **how), x, dims, axes)
 
     return pad()
 
