@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parity.cases import BlockShape, Layout, Registry
 from parity.cases.checkpoints import published, quiet, register
-from parity.cases.layouts import add_transformer, layouts
+from parity.cases.layouts import USP24, add_transformer, layouts
 
 _TINY = published("flux2-dev", num_attention_heads=3, joint_attention_dim=48, num_layers=2, num_single_layers=2).but(
     **{"in_channels": 64, "attention_head_dim": 16, "axes_dims_rope": (4, 2, 6, 4), "timestep_guidance_channels": 64},
@@ -47,3 +47,20 @@ def add(cases: Registry) -> None:
     add_transformer(cases, "flux2_tiny", Layout("t3k", "sp2_tp4"), dtype="bf16", **_SIZE)
     for block in ("flux2_tiny64_double_block", "flux2_tiny64_single_block"):
         cases.make("block", block, Layout("bh-qb", "sp2_tp2"), BlockShape(60, 45))
+    _ttnn(cases)
+
+
+def _ttnn(cases: Registry) -> None:
+    """Add cases where the TTNN program runs, judged against refsim in bf16."""
+    kind = {"kind": "ttnn_transformer", "dtype": "bf16", "batch": 1}
+    for where in (("t3k", "sp2_tp4"), ("galaxy", "sp4_tp8"), ("bh-qb", "sp2_tp2")):
+        add_transformer(cases, "flux2_tiny64", Layout(*where), **_SIZE, **kind)
+    for layout in (USP24, Layout("tg", "sp8_tp4")):
+        add_transformer(cases, "flux2_tiny64", layout, suite="full", **_SIZE, **kind)
+    add_transformer(cases, "flux2_tiny64", Layout("t3k", "cfg2_sp2_tp2"), **_SIZE, **kind | {"batch": 2})
+    add_transformer(cases, "flux2_klein_tiny64", Layout("n300", "tp2"), **_SIZE, **kind)
+    split = Layout("bh-qb", "sp2_tp2", prompt_layout="split")  # 141 tokens reach the second device
+    add_transformer(cases, "flux2_tiny64", split, **_SIZE | {"text": 141}, **kind)
+    for block in ("flux2_tiny64_double_block", "flux2_tiny64_single_block"):
+        for where in (("t3k", "sp2_tp4"), ("bh-qb", "sp2_tp2")):
+            cases.make("ttnn_block", block, Layout(*where), BlockShape(), dtype="bf16")

@@ -67,7 +67,15 @@ class SpareTensors(RefusedCalls):
 
 
 _AUTOENCODERS = ("sd35_vae_tiny", "wan_vae_tiny", "cogvideox_vae_tiny")
-_BUILT = ("sd35_tiny64", "flux1_tiny64", "wan21_i2v_tiny64", "cogvideox_5b_tiny64", "t5_tiny64", "clip_g_tiny64")
+_BUILT = (
+    "sd35_tiny64",
+    "flux1_tiny64",
+    "flux2_tiny64",
+    "wan21_i2v_tiny64",
+    "cogvideox_5b_tiny64",
+    "t5_tiny64",
+    "clip_g_tiny64",
+)
 _BUILT += ("qwen3_moe_tiny32", "dflash_tiny32", *_AUTOENCODERS)
 _LEFT = {
     **{name: ["encoder.conv_in.weight", "quant_conv.weight"] for name in _AUTOENCODERS},

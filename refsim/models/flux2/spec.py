@@ -20,7 +20,7 @@ SPEC = ModelSpec.of_folder(
     latent="image",
     channel_dim=2,
     block="refsim.models.flux2.block:bind_block",
-    ttnn=None,
+    ttnn_block="tt_impl.models.flux2.block:bind_block",
     published=(
         Published("flux2-dev", parameters=32_223_281_152, sizes={"1024": (128, 128)}, text=512, steps=50, branches=1),
     ),

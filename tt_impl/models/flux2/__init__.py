@@ -1,0 +1,1 @@
+"""The FLUX.2 transformer in TTNN."""

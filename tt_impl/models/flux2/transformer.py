@@ -1,0 +1,78 @@
+"""The FLUX.2 transformer of one cfg group; counterpart of ``refsim.models.flux2.transformer``."""
+
+from __future__ import annotations
+
+import torch
+import ttnn
+
+from refsim.files.checkpoint import Weights
+from refsim.models.flux2.config import Flux2Config
+from refsim.models.flux2.spec import CLASS_NAME
+from tt_impl.layers.embeddings import TwoLinears, timestep_embedding
+from tt_impl.layers.linear import ColParallelLinear
+from tt_impl.layers.modulation import ModulatedOutput
+from tt_impl.models.flux2.block import Modulations, build_block
+from tt_impl.models.flux2.embeddings import Sequences
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.sequence import put_prompt, put_tokens
+
+_TRAIN_TIMESTEPS = 1000
+
+
+class Flux2Transformer:
+    """Built on one submesh from a checkpoint's weights; every key must be consumed."""
+
+    def __init__(self, weights: Weights, ctx: Context, config: Flux2Config) -> None:
+        self._ctx = ctx
+        self._config = config
+        d = config.features
+        embedders = ("timestep_embedder", *["guidance_embedder"] * config.guidance_embeds)
+        wide = {"in_features": config.timestep_guidance_channels, "features": d, "bias": False}
+        self._embedders = [TwoLinears(weights, ctx, f"time_guidance_embed.{name}", **wide) for name in embedders]
+        self._modulations = Modulations(weights, ctx, config)
+        self._x_embedder, self._context_embedder = (
+            ColParallelLinear(weights, ctx, name, in_features=size, out_features=d, bias=False)
+            for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
+        )
+        count = config.num_layers + config.num_single_layers
+        self._blocks = [build_block(weights, ctx, config, i) for i in range(count)]
+        channels = config.patch_size**2 * config.out_channels
+        self._out = ModulatedOutput(weights, ctx, features=d, out_features=channels, eps=config.eps, bias=False)
+        weights.finish(CLASS_NAME)
+
+    def __call__(
+        self,
+        *,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        timestep: torch.Tensor,
+        img_ids: torch.Tensor,
+        txt_ids: torch.Tensor,
+        guidance: torch.Tensor | None = None,
+    ) -> ttnn.Tensor:
+        """Host inputs of the diffusers forward -> (B, 1, local N, C), cut over sp, on the device."""
+        ctx = self._ctx
+        sequences = Sequences.of(ctx, self._config, img_ids, txt_ids)
+        time = ttnn.silu(self._conditioning(timestep, guidance))
+        spatial = self._x_embedder(put_tokens(ctx, hidden_states))
+        prompt = self._context_embedder(put_prompt(ctx, encoder_hidden_states))
+        count = self._config.num_layers
+        kinds = (self._modulations.double, self._blocks[:count]), (self._modulations.single, self._blocks[count:])
+        for modulation, blocks in kinds:
+            chunks = modulation(time) if blocks else ()
+            for block in blocks:
+                spatial, prompt = block(spatial, prompt, chunks, sequences=sequences)
+        return self._out(spatial, time)
+
+    def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
+        """Return the result on the host, (B, N, C); ``sizes`` are those of the inputs' named dims."""
+        return self._ctx.get(out, sp_dim=2)[:, 0, : sizes["image tokens"]]
+
+    def _conditioning(self, timestep_B: torch.Tensor, guidance_B: torch.Tensor | None) -> ttnn.Tensor:
+        """Time step (B,) in 0..1 and a scale (B,) on the host -> (B, 1, 1, D), their embeddings summed."""
+        width = self._config.timestep_guidance_channels
+        embedded = [
+            embed(self._ctx.put(timestep_embedding(x.float() * _TRAIN_TIMESTEPS, width)[:, None, None]))
+            for embed, x in zip(self._embedders, (timestep_B, guidance_B), strict=False)
+        ]
+        return ttnn.add(*embedded) if len(embedded) == 2 else embedded[0]
