@@ -110,7 +110,7 @@ def gated(gate: ttnn.Tensor, up: ttnn.Tensor) -> ttnn.Tensor:
     return ttnn.multiply(gate, up, input_tensor_a_activations=[ttnn.UnaryOpType.SILU])
 
 
-class PackedColumns:
+class QKVAndMLP:
     """``to_qkv_mlp_proj`` of a single block, [q | k | v | gate | up] in the checkpoint, as two products of one input.
 
     A device has [q | k | v] of its heads, and [gate | up] of its lanes: ttnn cuts the columns of a product into equal
@@ -217,7 +217,7 @@ class SingleBlock:
         self._ctx = ctx
         prefix = f"single_transformer_blocks.{index}.attn"
         self._norm = DistributedLayerNorm(ctx, features=config.features, eps=config.eps)
-        self._in = PackedColumns(weights, ctx, f"{prefix}.to_qkv_mlp_proj", config)
+        self._in = QKVAndMLP(weights, ctx, f"{prefix}.to_qkv_mlp_proj", config)
         self._norms = _head_norms(weights, ctx, prefix, config, ("norm_q", "norm_k"))
         self._out = AttentionAndMLPOut(weights, ctx, f"{prefix}.to_out", config)
 
