@@ -15,7 +15,7 @@ from typing import Literal
 
 from refsim.files.tables import as_markdown
 
-Kind = Literal["policy", "fault", "program", "finding", ""]
+Kind = Literal["policy", "fault", "program", "finding", "check", "pipeline", ""]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class PublicBug:
         what: what happened, in one clause.
         kind: what sort of replay there is; empty if there is none.
         replay: its name: of a policy, of a fault, of a program in ``tests/refsim/hazard_programs.py``
-            or, if a finding of the mock names it, in ``tests/harness/programs``.
+            or, if a finding of the mock names it, in ``tests/harness/programs``; of a kind of finding alone (``check``);
+            of a pipeline of theirs that ``benchmarks/programs`` runs beside diffusers.
         note: what finds it, or why nothing here does.
     """
 
@@ -54,6 +55,8 @@ def markdown() -> str:
         "fault": "fault",
         "program": "hazard program",
         "finding": "TTNN program",
+        "check": "finding",
+        "pipeline": "their pipeline",
         "": "not found",
     }
     rows = (

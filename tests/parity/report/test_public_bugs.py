@@ -28,6 +28,10 @@ def test_a_replay_shows_its_bug(bug):
     elif bug.kind == "finding":  # tests/harness/test_findings.py wants it to be named
         kind = bug.note.removeprefix("finding ")
         assert f'    "{bug.replay}": ("{kind}", ' in PROGRAMS
+    elif bug.kind == "check":
+        assert f'"{bug.replay}"' in (ROOT / "tests/harness/test_findings.py").read_text(encoding="utf-8")
+    elif bug.kind == "pipeline":  # benchmarks/programs runs it, for minutes
+        assert (ROOT / "benchmarks/programs/drive" / f"{bug.replay}.py").is_file()
     else:
         assert bug.replay in FOUND
 
@@ -56,5 +60,5 @@ def test_what_is_not_found_says_why():
 
 
 def test_the_page_is_the_table():
-    assert len(replayed()) == 23
+    assert len(replayed()) == 26
     assert DOC.read_text(encoding="utf-8").endswith(markdown())
