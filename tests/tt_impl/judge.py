@@ -26,10 +26,12 @@ def rule(mesh: Any, module: str, name: str) -> None:
     from tests.tt_impl.env import Env
     from tests.tt_impl.worker import module_of
     from tt_impl.mock.calls.shadow import shadow_values
+    from tt_impl.parallel.checks import guard
     from tt_impl.trace.intercept import intercepted
     from tt_impl.trace.record import Recorder
 
     with (
+        guard(mesh.spec, mesh.grid),
         tempfile.TemporaryDirectory() as folder,
         intercepted(Recorder(Path(folder, "last_op"))),
         shadow_values() as shadow,
