@@ -27,7 +27,7 @@ class PublicBug:
         what: what happened, in one clause.
         kind: what sort of replay there is; empty if there is none.
         replay: its name: of a policy, of a fault, of a program in ``tests/refsim/hazard_programs.py``
-            or, if a finding of the mock names it, in ``tests/harness/programs``; of a kind of finding alone (``check``);
+            or, if a finding of the mock names it, in ``tests/harness/programs``; of a kind of finding (``check``);
             of a pipeline of theirs that ``benchmarks/programs`` runs beside diffusers.
         note: what finds it, or why nothing here does.
     """

@@ -74,6 +74,7 @@ class Shadow(Tracing):
     def handle(self, call: Invocation) -> Any:
         self.calls[call.name] += 1
         self.check_traced(call.name)
+        asked = call.kwargs
         call = on_whole_devices(self, call)
         if not self.computes:
             return self._without_values(call)
@@ -91,7 +92,7 @@ class Shadow(Tracing):
         # Read before the operation runs: it may free its inputs, or be told to write into one of them.
         inputs = _seen_by_rule(call)
         if self.queues and (queue := self.queues.of(call.inputs, call.meshes)) is not None:
-            return self._later(call, inputs, queue)
+            return self._later(call, asked, inputs, queue)
         shards = {id(t): self.store.read(t, call.name) for t in inputs}
         viewed = {t.buffer_unique_id() for t in _moved(call)} if call.name in VIEWS else ()
         read = padding_reads(call, self.store) if self.takes_notes else []
@@ -100,19 +101,19 @@ class Shadow(Tracing):
         outputs = _on_devices(result)
         written = [t for t in outputs if t.buffer_unique_id() not in viewed] if viewed else outputs
         if written or not outputs:
-            context = Call(call.name, call.args, call.kwargs, outputs, self.store)
+            context = Call(call.name, call.args, asked, outputs, self.store)
             self.evaluate(context, shards, written)
             self.note(context, inputs, written)
             self.padding_reads += read
         self._forget_unused(before, outputs)
         return result
 
-    def _later(self, call: Invocation, inputs: list[ttnn.Tensor], queue: Queue) -> Any:
+    def _later(self, call: Invocation, asked: dict[str, Any], inputs: list[ttnn.Tensor], queue: Queue) -> Any:
         """Build an operation whose devices wait; its values are computed when they go on."""
         result = call.proceed()
         outputs = _on_devices(result)
         known: dict[int, Recorded] = {}
-        context = without_tensors(Call(call.name, call.args, call.kwargs, outputs, self.store), known)
+        context = without_tensors(Call(call.name, call.args, asked, outputs, self.store), known)
         moved = {t.buffer_unique_id() for t in _moved(call)} if call.name in VIEWS else ()
         written = [t for t in outputs if t.buffer_unique_id() not in moved]
         if written or not outputs:

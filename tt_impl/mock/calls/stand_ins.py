@@ -21,6 +21,7 @@ import torch
 import ttnn
 
 from refsim.base.errors import UserError
+from tt_impl.mock.calls.checks import on_some_devices
 from tt_impl.mock.calls.waiting import Queues
 from tt_impl.mock.storage.errors import ShadowError
 from tt_impl.mock.storage.host import host_shards
@@ -43,7 +44,13 @@ _SUB_DEVICE = ("sub_device_id", "subdevice_id")
 
 
 def on_whole_devices(shadow: Emulating, call: Invocation) -> Invocation:
-    """Turn a call on a sub-device of a manager that ttnn was not told of to the only one it knows: all cores."""
+    """Turn a call on a sub-device of a manager that ttnn was not told of to the only one it knows: all cores.
+
+    A call on some devices of a mesh becomes one on all of them; the rule is told which were meant.
+    """
+    if on_some_devices(call):
+        shadow.emulated[f"{call.name}(mesh_coords=)"] += 1
+        call = replace(call, kwargs=call.kwargs | {"mesh_coords": None})
     named = [name for name in _SUB_DEVICE if call.kwargs.get(name) is not None]
     if not named or not shadow.sub_devices:
         return call

@@ -51,4 +51,18 @@ def all_gather_matmul(t: Env) -> None:
     t.check(product, [whole @ weight for weight in weights.chunk(t.n, 3)], ulps=2)
 
 
+def rows_without_a_number(t: Env) -> None:
+    """Without ``ring_id`` the devices of a mesh of one row are the ring."""
+    ttnn = t.ttnn
+    q, k, v = (t.rand(1, 4, 64 * t.n, 64) for _ in range(3))
+    program = ttnn.SDPAProgramConfig(
+        compute_with_storage_grid_size=t.mesh.grid, q_chunk_size=32, k_chunk_size=32, exp_approx_mode=False
+    )
+    out = ttnn.transformer.ring_distributed_scaled_dot_product_attention(
+        *map(t.put, (q, k, v)), ring_size=t.n, program_config=program
+    )
+    pieces = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).chunk(2 * t.n, 2)
+    t.check(out, [torch.cat([pieces[rank], pieces[2 * t.n - 1 - rank]], 2) for rank in range(t.n)], ulps=2)
+
+
 CASES = collect(globals())
