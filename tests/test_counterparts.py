@@ -24,10 +24,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-MIRRORED = ("layers", "parallel", "models", "pipelines")
+MIRRORED = ("layers", "blocks", "parallel", "models", "pipelines")
 _NOT_YET = "tt_impl runs the transformers of SD3.5 and Flux.1 and the decoding of Qwen3 with DFlash so far"
 ALONE = {
     "refsim/parallel/kv_ring.py": "the ring's transfers and buffers are inside one op of ttnn",
+    "refsim/blocks/shape.py": "what a model's blocks are made of is shared",
     "refsim/models/registry.py": "the list of models is shared",
     "refsim/models/spec.py": "what a model says of itself is shared",
     "refsim/models/outline.py": "models that only predictions know",
@@ -178,7 +179,7 @@ def test_enough_is_compared():
     }
     assert {
         "layers/linear.py:ColParallelQKV.__init__",
-        "layers/feedforward.py:ParallelFeedForward.__init__",
+        "blocks/double.py:DoubleStreamBlock.__call__",
         "parallel/padding.py:padded_features",
         "pipelines/transformer.py:program",
     } <= compared

@@ -11,6 +11,7 @@ rows and columns would leave all but one row of cores idle.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +30,12 @@ ACTIVATIONS = {"gelu_tanh": ttnn.UnaryOpType.GELU_TANH, "silu": ttnn.UnaryOpType
 class Residual:
     """Where the result of a branch goes: ``stream + result * gate``.
 
-    ``stream`` (B, 1, rows, local D) and ``gate`` (B, 1, 1 or rows, local D).
+    ``stream`` (B, 1, rows, local D) and ``gate`` (B, 1, 1 or rows, local D); with ``norm``, the result is normed first.
     """
 
     stream: ttnn.Tensor
     gate: ttnn.Tensor
+    norm: Callable[[ttnn.Tensor], ttnn.Tensor] | None = None
 
 
 def matmul(
@@ -138,8 +140,8 @@ def _gathered(
 
 
 def add_gated(onto: Residual, result: ttnn.Tensor) -> ttnn.Tensor:
-    """``stream + result * gate``."""
-    return ttnn.addcmul(onto.stream, result, onto.gate)
+    """``stream + result * gate``, the result normed before where ``onto`` says so."""
+    return ttnn.addcmul(onto.stream, result if onto.norm is None else onto.norm(result), onto.gate)
 
 
 def _how(ctx: Context, x: ttnn.Tensor, weight: ttnn.Tensor, activation: str | None) -> dict[str, Any]:

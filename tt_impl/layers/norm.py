@@ -136,6 +136,13 @@ class LayerNorm:
         return x if x.shape[-1] == self._features else x[:, :, :, : self._features]
 
 
+class HeadLayerNorm(LayerNorm):
+    """With weight and bias, over the features of one head, which are whole on every device."""
+
+    def __init__(self, weights: Weights, ctx: Context, name: str, *, features: int, eps: float) -> None:
+        super().__init__(ctx, features=features, eps=eps, affine=(weights, name))
+
+
 class DistributedLayerNorm:
     """Over features cut over tp.
 

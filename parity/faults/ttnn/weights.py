@@ -119,7 +119,7 @@ def qk_norm_of_the_wrong_name(original: Callable, self: Any, weights: Any, ctx: 
 
 
 @heads("The second attention of a dual block is left out.", "dual_attention_layers not read", case=TP2_DUAL)
-@at("tt_impl.models.sd35.block:SD35Block.__init__")
+@at("tt_impl.blocks.double:DoubleStreamBlock.__init__")
 def dual_attention_forgotten(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     original(self, *args, **kwargs)
-    self._dual = False
+    self._second = None

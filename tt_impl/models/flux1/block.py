@@ -18,58 +18,21 @@ import ttnn
 
 from refsim.files.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
-from tt_impl.layers.attention import JointAttention, StreamQKV
-from tt_impl.layers.feedforward import ParallelFeedForward
+from tt_impl.blocks.double import DoubleStreamBlock
+from tt_impl.blocks.sequences import Sequences
+from tt_impl.layers.attention import StreamQKV
 from tt_impl.layers.linear import ColParallelLinear
 from tt_impl.layers.matmul import Residual
 from tt_impl.layers.modulation import Modulation
 from tt_impl.layers.norm import DistributedLayerNorm
 from tt_impl.models.flux1.attention import AttentionAndMLPOut, attention_sizes
-from tt_impl.models.flux1.embeddings import Sequences
+from tt_impl.models.flux1.embeddings import sequences_of
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.tensor import gather_features
 from tt_impl.parallel.usp import joint_attention
 
 _EPS = 1e-6
 Streams = tuple[ttnn.Tensor, ttnn.Tensor]
-
-
-class DoubleBlock:
-    """``transformer_blocks.{index}`` of diffusers' FluxTransformer2DModel."""
-
-    def __init__(self, weights: Weights, ctx: Context, config: FluxConfig, index: int) -> None:
-        self._ctx = ctx
-        d = config.features
-        prefix = f"transformer_blocks.{index}"
-        self._norm = DistributedLayerNorm(ctx, features=d, eps=_EPS)
-        self._mod = Modulation(weights, ctx, f"{prefix}.norm1.linear", features=d, chunks=6, scales=(1, 4))
-        self._mod_prompt = Modulation(
-            weights, ctx, f"{prefix}.norm1_context.linear", features=d, chunks=6, scales=(1, 4)
-        )
-        whole = {"prompt": True, "prompt_out": True, "qk_norm": True}
-        self._attn = JointAttention(weights, ctx, f"{prefix}.attn", attention_sizes(config), **whole)
-        self._ff, self._ff_prompt = (
-            ParallelFeedForward(weights, ctx, f"{prefix}.{name}", features=d, hidden=config.mlp_features)
-            for name in ("ff", "ff_context")
-        )
-
-    def __call__(
-        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, time_BD: ttnn.Tensor, *, sequences: Sequences
-    ) -> Streams:
-        """(B, 1, local N, local D) and (B, 1, L, local D) in and out; ``time_BD`` (B, 1, 1, D) with silu applied."""
-        shift, scale, gate, shift_ff, scale_ff, gate_ff = self._mod(time_BD)
-        shift_p, scale_p, gate_p, shift_ff_p, scale_ff_p, gate_ff_p = self._mod_prompt(time_BD)
-        (normed,) = self._norm.modulated(spatial, (shift, scale))
-        qkv = self._attn.project(normed, rotary=sequences.rotary)
-        (normed_p,) = self._norm.modulated(prompt, (shift_p, scale_p))
-        prompt_qkv = self._attn.project(normed_p, prompt=True, rotary=sequences.prompt_rotary)
-        spatial, prompt = self._attn.attend(
-            qkv, prompt_qkv, **sequences.lengths, onto=Residual(spatial, gate), onto_prompt=Residual(prompt, gate_p)
-        )
-        (normed,) = self._norm.modulated(spatial, (shift_ff, scale_ff))
-        spatial = self._ff.of_shards(normed, Residual(spatial, gate_ff))
-        (normed_p,) = self._norm.modulated(prompt, (shift_ff_p, scale_ff_p))
-        return spatial, self._ff_prompt.of_shards(normed_p, Residual(prompt, gate_ff_p))
 
 
 class SingleBlock:
@@ -98,7 +61,7 @@ class SingleBlock:
         )
         qkv = self._qkv(normed, sequences.rotary)
         prompt_qkv = self._qkv(normed_p, sequences.prompt_rotary)
-        attn, attn_p = joint_attention(self._ctx, qkv, prompt_qkv, **sequences.lengths)
+        attn, attn_p = joint_attention(self._ctx, qkv, prompt_qkv, **sequences.cut)
         spatial = self._out(attn, self._mlp(normed, "gelu_tanh"), Residual(spatial, gate))
         return spatial, self._out(attn_p, self._mlp(normed_p, "gelu_tanh"), Residual(prompt, gate))
 
@@ -107,12 +70,12 @@ def bind_block(
     weights: Weights, ctx: Context, config: FluxConfig, index: int, inputs: dict[str, torch.Tensor]
 ) -> Callable[..., Any]:
     """Block ``index``, single ones counted on from the double ones, for the positions ``img_ids`` and ``txt_ids``."""
-    sequences = Sequences.of(ctx, config, inputs["img_ids"], inputs["txt_ids"])
+    sequences = sequences_of(ctx, config, inputs["img_ids"], inputs["txt_ids"])
     return partial(build_block(weights, ctx, config, index), sequences=sequences)
 
 
-def build_block(weights: Weights, ctx: Context, config: FluxConfig, index: int) -> DoubleBlock | SingleBlock:
+def build_block(weights: Weights, ctx: Context, config: FluxConfig, index: int) -> DoubleStreamBlock | SingleBlock:
     """Block ``index`` in the order they run."""
     if index < config.num_layers:
-        return DoubleBlock(weights, ctx, config, index)
+        return DoubleStreamBlock(weights, ctx, config.double_block(), f"transformer_blocks.{index}")
     return SingleBlock(weights, ctx, config, index - config.num_layers)

@@ -3,53 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 import ttnn
 
 from refsim.files.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
+from tt_impl.blocks.sequences import Sequences
 from tt_impl.layers.embeddings import TimeTextEmbedding, TwoLinears, timestep_embedding
 from tt_impl.layers.linear import pad_to
 from tt_impl.layers.rope import PairTables, pair_rotary, rotary_angles
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_prompt, padded_tokens
-from tt_impl.parallel.sequence import split_length
 
 _TRAIN_TIMESTEPS = 1000
 
 
-@dataclass(frozen=True)
-class Sequences:
-    """What attention has to know of the tokens.
-
-    Attributes:
-        logical_n: image tokens without padding, over all devices.
-        logical_l: the same of a prompt that is split over sp, None for one that every device holds whole.
-        rotary, prompt_rotary: tables, cut as their tokens are; padding stands at position 0.
-    """
-
-    logical_n: int
-    logical_l: int | None
-    rotary: PairTables
-    prompt_rotary: PairTables
-
-    @property
-    def lengths(self) -> dict[str, int | None]:
-        """Return what attention takes of them besides the tables."""
-        return {"logical_n": self.logical_n, "logical_l": self.logical_l}
-
-    @classmethod
-    def of(cls, ctx: Context, config: FluxConfig, img_ids_N3: torch.Tensor, txt_ids_L3: torch.Tensor) -> Sequences:
-        """From position ids (N, 3) and (L, 3) on the host."""
-        split = ctx.options.splits_prompt
-        return cls(
-            img_ids_N3.shape[0],
-            split_length(ctx, txt_ids_L3.shape[0]),
-            _tables(ctx, config, img_ids_N3, padded_tokens),
-            _tables(ctx, config, txt_ids_L3, padded_prompt if split else None),
-        )
+def sequences_of(ctx: Context, config: FluxConfig, img_ids_N3: torch.Tensor, txt_ids_L3: torch.Tensor) -> Sequences:
+    """From position ids (N, 3) and (L, 3) on the host; padding stands at position 0."""
+    pad = padded_prompt if ctx.options.splits_prompt else None
+    return replace(
+        Sequences.of(ctx, img_ids_N3.shape[0], txt_ids_L3.shape[0]),
+        rotary=_tables(ctx, config, img_ids_N3, padded_tokens),
+        prompt_rotary=_tables(ctx, config, txt_ids_L3, pad),
+    )
 
 
 def _tables(

@@ -11,7 +11,7 @@ from refsim.models.flux1.spec import CLASS_NAME
 from tt_impl.layers.linear import ColParallelLinear
 from tt_impl.layers.modulation import ModulatedOutput
 from tt_impl.models.flux1.block import build_block
-from tt_impl.models.flux1.embeddings import Conditioning, Sequences
+from tt_impl.models.flux1.embeddings import Conditioning, sequences_of
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.sequence import put_prompt, put_tokens
 
@@ -49,7 +49,7 @@ class FluxTransformer:
     ) -> ttnn.Tensor:
         """Host inputs of the diffusers forward -> (B, 1, local N, C), cut over sp, on the device."""
         ctx = self._ctx
-        sequences = Sequences.of(ctx, self._config, img_ids, txt_ids)
+        sequences = sequences_of(ctx, self._config, img_ids, txt_ids)
         time = ttnn.silu(self._conditioning(timestep, pooled_projections, guidance))
         spatial = self._x_embedder(put_tokens(ctx, hidden_states))
         prompt = self._context_embedder(put_prompt(ctx, encoder_hidden_states))

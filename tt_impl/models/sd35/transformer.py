@@ -8,12 +8,13 @@ import ttnn
 from refsim.files.checkpoint import Weights
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.spec import CLASS_NAME
+from tt_impl.blocks.sequences import Sequences
 from tt_impl.layers.embeddings import PatchEmbed, TimeTextEmbedding
 from tt_impl.layers.linear import ColParallelLinear
 from tt_impl.layers.modulation import ModulatedOutput
-from tt_impl.models.sd35.block import SD35Block
+from tt_impl.models.sd35.block import build_block
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.sequence import put_prompt, split_length
+from tt_impl.parallel.sequence import put_prompt
 
 _EPS = 1e-6
 
@@ -41,7 +42,7 @@ class SD35Transformer:
         self._context_embedder = ColParallelLinear(
             weights, ctx, "context_embedder", in_features=config.joint_attention_dim, out_features=d
         )
-        self._blocks = [SD35Block(weights, ctx, config, i) for i in range(config.num_layers)]
+        self._blocks = [build_block(weights, ctx, config, i) for i in range(config.num_layers)]
         channels = p * p * config.out_channels
         self._out = ModulatedOutput(weights, ctx, features=d, out_features=channels, eps=_EPS)
         weights.finish(CLASS_NAME)
@@ -61,9 +62,9 @@ class SD35Transformer:
         time = ttnn.silu(self._time_text(timestep, pooled_projections))
         spatial = self._patch_embed(hidden_states)
         prompt = self._context_embedder(put_prompt(ctx, encoder_hidden_states))
-        tokens = {"logical_n": logical_n, "logical_l": split_length(ctx, encoder_hidden_states.shape[1])}
+        sequences = Sequences.of(ctx, logical_n, encoder_hidden_states.shape[1])
         for block in self._blocks:
-            spatial, prompt = block(spatial, prompt, time, **tokens)
+            spatial, prompt = block(spatial, prompt, time, sequences=sequences)
         return self._out(spatial, time)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
