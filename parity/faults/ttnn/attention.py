@@ -72,7 +72,7 @@ def joint_missing(original: Callable, ctx: Any, qkv: Any, prompt: Any, **more: A
     "its length not handed on to attention",
     case=SP2_SPLIT,
 )
-@at("tt_impl.layers.attention:joint_attention")
+@at("tt_impl.blocks.double:joint_attention")
 def joint_split_taken_for_whole(original: Callable, *args: Any, logical_l: int | None = None, **more: Any) -> Any:
     return original(*args, **more)
 
