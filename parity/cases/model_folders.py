@@ -62,10 +62,21 @@ def diffusers_model(spec: RandomModel, g: torch.Generator) -> Any:
     if "pos_embed_max_size" in spec.config:
         table = "pos_embed.pos_embed"
         state[table] = _positional_table(spec.config) * spec.gain(table)
+    state |= {name: _statistic(name, x, g) for name, x in model.state_dict().items() if name.startswith("bn.")}
     if spec.in_bf16:
         state = {name: x if stays_fp32(type(model), name) else x.bfloat16() for name, x in state.items()}
     model.load_state_dict(state, strict=True, assign=True)
     return model
+
+
+def _statistic(name: str, like: Tensor, g: torch.Generator) -> Tensor:
+    """Draw what a batch norm has counted: means, variances above 0, and how many batches."""
+    import torch
+
+    if not like.is_floating_point():
+        return torch.zeros(like.shape, dtype=like.dtype)
+    drawn = torch.rand(like.shape, generator=g)
+    return drawn + 0.5 if name.endswith("running_var") else drawn - 0.3
 
 
 def _empty_model(spec: RandomModel) -> Any:

@@ -32,6 +32,7 @@ FOLDERS = (
     "vae",
     "vae_wan",
     "vae_cogvideox",
+    "vae_flux2",
     "vae_mochi",
     "clip",
     "t5",

@@ -42,6 +42,7 @@ TINY = {
 _FLUX = {"num_attention_heads": 2, "attention_head_dim": 16, "axes_dims_rope": [4, 4, 8], "num_layers": 1}
 _FLUX |= {"num_single_layers": 1, "joint_attention_dim": 24, "pooled_projection_dim": 12, "in_channels": 16}
 _FLUX2 = {name: x for name, x in _FLUX.items() if name != "pooled_projection_dim"} | {"axes_dims_rope": [4] * 4}
+_FLUX2_VAE = {"block_out_channels": [8, 8], "norm_num_groups": 4, "latent_channels": 4, "layers_per_block": 1}
 _MORE: dict[str, dict[str, Any]] = {
     "vae_wan": {"latents_mean": [0.0] * 16, "latents_std": [1.0] * 16, "temperal_downsample": [False, True, True]},
     "dflash": {"dflash_config": {"mask_token_id": 39, "target_layer_ids": [0, 1]}},
@@ -78,7 +79,7 @@ def config_of(spec: ModelSpec) -> dict[str, Any]:
     """Every key of the published config.json and every key that the model reads, with tiny sizes."""
     published = dict(spec.published[0].config) if spec.published else {"architectures": list(spec.class_names[:1])}
     registry()  # suites register models, too
-    own = {"flux1": _FLUX, "flux2": _FLUX2}
+    own = {"flux1": _FLUX, "flux2": _FLUX2, "vae_flux2": _FLUX2_VAE}
     tiny = own[spec.name] if spec.name in own else MODELS[TINY[spec.name]].config
     tiny = tiny | _MORE.get(spec.name, {})
     config = published | json.loads(json.dumps(tiny))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parity.cases import BlockShape, Layout, Registry
+from parity.cases import BlockShape, Layout, ModelShape, Registry
 from parity.cases.checkpoints import published, quiet, register
 from parity.cases.layouts import USP24, add_transformer, layouts
 
@@ -15,6 +15,11 @@ _SIZE = {"latent": (14, 22), "text": 29}
 feed-forward, of which gate and up are padded one by one."""
 _TINY64 = _TINY.but(attention_head_dim=64, axes_dims_rope=(16, 8, 24, 16))
 _QUIET = ("x_embedder", "context_embedder", "to_q", "to_k", "add_q_proj", "add_k_proj", "to_out", "to_add_out")
+_BLOCKS = {"down_block_types": ("DownEncoderBlock2D",) * 3, "up_block_types": ("UpDecoderBlock2D",) * 3}
+_VAE = published("flux2-vae", **_BLOCKS, block_out_channels=(16, 24, 32), decoder_block_out_channels=(24, 16, 32)).but(
+    latent_channels=16, norm_num_groups=8, layers_per_block=1
+)
+_PICTURE = ModelShape((10, 13), 0, 1)
 
 _MODELS = {
     "flux2_tiny": _TINY.but(max_shard_size="200KB"),
@@ -29,6 +34,9 @@ _MODELS = {
     "flux2_klein_tiny64": _TINY64.but(guidance_embeds=False, num_attention_heads=5),
     "flux2_tiny64_single_block": _TINY64.but(block=3),
     "flux2_tiny64_double_block": _TINY64.but(block=1),
+    # A decoder of other widths than the encoder; whole tiles of channels, as ttnn.group_norm wants them.
+    "flux2_vae_tiny": _VAE,
+    "flux2_vae_tiny64": _VAE.but(decoder_block_out_channels=(64, 64, 32), norm_num_groups=8),
 }
 
 
@@ -47,7 +55,16 @@ def add(cases: Registry) -> None:
     add_transformer(cases, "flux2_tiny", Layout("t3k", "sp2_tp4"), dtype="bf16", **_SIZE)
     for block in ("flux2_tiny64_double_block", "flux2_tiny64_single_block"):
         cases.make("block", block, Layout("bh-qb", "sp2_tp2"), BlockShape(60, 45))
+    _decoder(cases)
     _ttnn(cases)
+
+
+def _decoder(cases: Registry) -> None:
+    """Add the decoder, cut in space and by channels, in both backends; 13 columns over tp 4 are 4 + 4 + 4 + 1 of 4."""
+    for layout in (Layout("t3k", "sp2_tp4"), Layout("n300", "tp2", vae_parallel="tensor")):
+        cases.make("vae_decoder", "flux2_vae_tiny", layout, _PICTURE)
+        cases.make("ttnn_vae_decoder", "flux2_vae_tiny64", layout, _PICTURE, dtype="bf16")
+    cases.make("vae_decoder", "flux2_vae_tiny", Layout("n300", "sp2"), _PICTURE, dtype="bf16")
 
 
 def _ttnn(cases: Registry) -> None:

@@ -22,7 +22,15 @@ SPEC = ModelSpec.of_folder(
     block="refsim.models.flux2.block:bind_block",
     ttnn_block="tt_impl.models.flux2.block:bind_block",
     published=(
-        Published("flux2-dev", parameters=32_223_281_152, sizes={"1024": (128, 128)}, text=512, steps=50, branches=1),
+        Published(
+            "flux2-dev",
+            parameters=32_223_281_152,
+            sizes={"1024": (128, 128)},
+            text=512,
+            steps=50,
+            branches=1,
+            decoder="flux2-vae",
+        ),
     ),
     tt_dit=TtDit(cfg=False, fsdp=False, pads_heads=True),
     block_counts=block_counts,

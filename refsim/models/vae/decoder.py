@@ -29,7 +29,6 @@ from refsim.layers.group_norm import GroupNorm
 from refsim.layers.residual import ResidualBlock, stages_up
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.vae.config import VAEConfig
-from refsim.models.vae.spec import CLASS_NAME
 from refsim.parallel.halo import ImageShards, cut_image, gather_image
 from refsim.parallel.sdpa import OnlineSoftmax
 from refsim.parallel.tensor import shard_range
@@ -88,7 +87,7 @@ class VAEDecoder:
                 "can, and --vae-parallel spatial."
             )
         z = config.latent_channels
-        widths = config.block_out_channels[::-1]
+        widths = config.widths[::-1]
 
         def norm(name: str, channels: int) -> GroupNorm:
             return GroupNorm(weights, device, name, channels=channels, groups=groups, cut=cut)
@@ -117,8 +116,8 @@ class VAEDecoder:
         self._conv_out = Conv2d(
             weights, device, "decoder.conv_out", in_channels=widths[-1], out_channels=config.out_channels, gathers=cut
         )
-        weights.leave("encoder.", "quant_conv.")
-        weights.finish(CLASS_NAME)
+        weights.leave(*config.left_aside)
+        weights.finish(config.class_name)
 
     @staticmethod
     def input_shapes(config: VAEConfig) -> dict[str, Dims]:

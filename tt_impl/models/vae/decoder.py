@@ -24,7 +24,6 @@ import ttnn
 from refsim.base.errors import UserError
 from refsim.files.checkpoint import Weights
 from refsim.models.vae.config import VAEConfig
-from refsim.models.vae.spec import CLASS_NAME
 from tt_impl.layers.convolution import Conv2d
 from tt_impl.layers.group_norm import GroupNorm
 from tt_impl.layers.pixels import PixelAttention
@@ -76,7 +75,7 @@ class VAEDecoder:
                 f"{groups} can, and --vae-parallel spatial."
             )
         z = config.latent_channels
-        widths = config.block_out_channels[::-1]
+        widths = config.widths[::-1]
 
         def norm(name: str, channels: int) -> Callable[..., ttnn.Tensor]:
             norm = GroupNorm(weights, ctx, name, channels=channels, groups=groups, cut=cut)
@@ -106,8 +105,8 @@ class VAEDecoder:
         self._conv_out = Conv2d(
             weights, ctx, "decoder.conv_out", in_channels=widths[-1], out_channels=config.out_channels, gathers=cut
         )
-        weights.leave("encoder.", "quant_conv.")
-        weights.finish(CLASS_NAME)
+        weights.leave(*config.left_aside)
+        weights.finish(config.class_name)
 
     def __call__(self, *, z: torch.Tensor) -> ttnn.Tensor:
         """Latent (B, C, H, W) on the host -> image (B, local H, local W, 3) on the device, cut as it is."""

@@ -1,0 +1,1 @@
+"""The image decoder of FLUX.2."""
