@@ -164,6 +164,8 @@ def _check_input(name: str, tensor: Tensor, wanted: Dims, storage: torch.dtype) 
             raise UserError(f"input {name} is {_short(tensor.dtype)}; it must be int64.")
         return shape
     plain = (*_FLOATS, *_INTEGERS) if is_exact(wanted) else _FLOATS  # a time step may be a whole number
+    if name.endswith("_mask"):
+        plain = (torch.bool, *_INTEGERS)
     if tensor.dtype not in plain:
         names = ", ".join(map(_short, plain))
         raise UserError(f"input {name} is {_short(tensor.dtype)}; it must be one of {names}.")

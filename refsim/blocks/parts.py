@@ -20,7 +20,8 @@ from refsim.runtime.tensor import MeshTensor, shards
 
 Norm = Callable[[MeshTensor], MeshTensor]
 Time: TypeAlias = Tensor | Sequence[Sequence[MeshTensor]]
-"""The time step's vector with silu applied, on every device; where blocks share modulations, the chunks of each."""
+"""The time step's vector with silu applied, (B, D), on every device, or of two time steps between which image tokens
+choose, (B, 2, D), the prompt's first; where blocks share modulations, the chunks of each."""
 
 
 def stream_norm(weights: Weights, device: Device, name: str, shape: BlockShape, features: int) -> Norm:
@@ -71,11 +72,11 @@ class Modulations:
         if index is None:
             return linear(time_BD)
         if names[0].startswith("prompt."):
-            return linear(time_BD.chunk(2)[0])
+            return linear(time_BD[:, 0])
         return [self._picked(chunk, index) for chunk in linear(time_BD)]
 
-    def _picked(self, chunk: MeshTensor, index_BN: Tensor) -> MeshTensor:
-        """Pick for every image token the chunk of its half of the doubled time step."""
-        first, second = chunk.local.chunk(2)
-        picked = torch.where(index_BN.unsqueeze(-1) == 0, first, second)
+    def _picked(self, chunk: MeshTensor, index_1N: Tensor) -> MeshTensor:
+        """Pick for every image token the chunk of its time step, of (B, 2, local D)."""
+        first, second = chunk.local[:, :1], chunk.local[:, 1:]
+        picked = torch.where(index_1N.unsqueeze(-1) == 0, first, second)
         return chunk.with_local(picked, **shards(self._device.groups, sp=1))

@@ -26,8 +26,8 @@ class Sequences:
         rotary, prompt_rotary: tables of this device's rows, (rows, E / 2) or, where each head turns otherwise, (local
             heads, rows, E / 2); None for a stream that is not turned. Padding stands anywhere, and is no key.
         prompt_mask: which of the prompt's tokens are keys, (B, L) for all of them; None for all.
-        modulate_index: which half of a doubled time step each of this device's image tokens is modulated by, (B or 1,
-            local N) of 0 and 1; None where there is one.
+        modulate_index: which of two time steps each of this device's image tokens is modulated by, (1, local N) of 0
+            and 1; None where there is one.
     """
 
     tokens: TokenShards

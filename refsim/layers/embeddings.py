@@ -18,11 +18,16 @@ from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor
 
 
-def timestep_embedding(timestep: Tensor, features: int) -> Tensor:
-    """Map (B,) or (B, N) in 0..1000, in fp32, to (..., features) in fp32: [cos, sin] of t * 10000^(-k / half)."""
+def timestep_embedding(timestep: Tensor, features: int, *, scale: int = 1) -> Tensor:
+    """Map (B,) or (B, N) in 0..1000, in fp32, to (..., features) in fp32: [cos, sin] of t * 10000^(-k / half).
+
+    ``scale``: what the angles are multiplied by, for times in 0..1.
+    """
     half = features // 2
     exponent = -math.log(10000) * torch.arange(half, dtype=torch.float32) / half
     angles = timestep[..., None] * torch.exp(exponent)
+    if scale != 1:
+        angles = scale * angles
     return torch.cat([angles.cos(), angles.sin()], -1)
 
 

@@ -40,7 +40,11 @@ class RMSNorm:
 
     def of_heads(self, x_BHNE: MeshTensor) -> MeshTensor:
         """Norm every head of (B, local heads, N, E); the result is observed under the norm's name."""
-        normed = x_BHNE.map("rms_norm", self)
+        return self.of_rows(x_BHNE)
+
+    def of_rows(self, x: MeshTensor) -> MeshTensor:
+        """Norm every row, whose features are whole on every device; the result is observed under the norm's name."""
+        normed = x.map("rms_norm", self)
         self._device.observe(self._name, normed)
         return normed
 

@@ -1,0 +1,79 @@
+"""What goes into Qwen-Image's blocks besides the two streams: places, the prompt's mask, and the time step.
+
+    images one after the other, each row by row     target | condition image | ...     prompt
+    frame      0, 1, ... of the image                                                   M + 0, 1, ... in all three
+    row, column   centred: -ceil(n / 2) ... floor(n / 2) - 1                            M the largest half of a side
+    modulated by  the time step | time step 0 (Edit-2511's ``zero_cond_t``)             the time step
+
+The pipeline's prompt is padded to the longest of a batch; its mask may have any pattern, places count masked tokens too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from refsim.base.errors import UserError
+from refsim.blocks.sequences import Sequences
+from refsim.layers.rope import Rotary, text_rotary
+from refsim.models.qwenimage.config import QwenImageConfig
+from refsim.parallel.sequence import TokenShards
+from refsim.runtime.device import Device
+
+_THETA = 10000.0
+_SHAPE = 3
+"""Frames, rows and columns of tokens."""
+
+
+def image_positions(img_shapes_M3: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Return the places (N, 3) of all images' tokens, which image each belongs to, (N,), and where the prompt begins."""
+    places = []
+    numbers = []
+    for number, (frames, rows, columns) in enumerate(img_shapes_M3.long().tolist()):
+        sides = (
+            number + torch.arange(frames),
+            torch.arange(rows) - (rows - rows // 2),
+            torch.arange(columns) - (columns - columns // 2),
+        )
+        places.append(torch.stack([side.flatten() for side in torch.meshgrid(*sides, indexing="ij")], -1))
+        numbers.append(torch.full((frames * rows * columns,), number))
+    return torch.cat(places), torch.cat(numbers), int(img_shapes_M3[:, 1:].max()) // 2
+
+
+def sequences_of(
+    device: Device, config: QwenImageConfig, img_shapes_M3: Tensor, tokens: int, mask_BL: Tensor
+) -> Sequences:
+    """Cut the images' ``tokens`` and the prompt; tables and modulation are those of this device's tokens.
+
+    Raises:
+        UserError: the images do not have as many tokens as ``img_shapes`` says.
+    """
+    if img_shapes_M3.is_meta:  # only sizes count
+        img_shapes_M3 = torch.tensor([[1, 1, tokens]], device="cpu")
+    if int(img_shapes_M3.prod(-1).sum()) != tokens:
+        raise UserError(
+            f"img_shapes is {img_shapes_M3.tolist()}, {int(img_shapes_M3.prod(-1).sum())} tokens in all, but "
+            f"hidden_states has {tokens}; give (frames, rows, columns) of tokens of every image, the target's first."
+        )
+    sequences = Sequences.of(device, tokens, mask_BL.shape[1])
+    places_N3, numbers_N, first = image_positions(img_shapes_M3)
+    text_L3 = (first + torch.arange(mask_BL.shape[1]))[:, None].expand(-1, _SHAPE)
+    index = device.groups["sp"].index
+    picks_1N = (numbers_N > 0).long()[None]
+    return replace(
+        sequences,
+        rotary=_tables(config, places_N3, sequences.tokens, index),
+        prompt_rotary=_tables(config, text_L3, sequences.prompt_tokens, index),
+        prompt_mask=mask_BL.bool(),
+        modulate_index=sequences.tokens.cut(picks_1N, index, dim=1) if config.zero_cond_t else None,
+    )
+
+
+def _tables(config: QwenImageConfig, places_N3: Tensor, shards: TokenShards | None, index: int) -> Rotary:
+    """Return (cos, sin) of this device's tokens, each (rows, E / 2); angles in fp32, as diffusers computes them."""
+    mine = places_N3 if shards is None else shards.cut(places_N3, index, dim=0)
+    axes = zip(mine.unbind(-1), config.axes_dims_rope, strict=True)
+    cos, sin = (torch.cat(parts, -1) for parts in zip(*(text_rotary(*axis, _THETA) for axis in axes), strict=True))
+    return cos, sin

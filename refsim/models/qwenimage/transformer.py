@@ -1,0 +1,102 @@
+"""The Qwen-Image transformer: packed latents, prompt with its mask, time step and image sizes in, velocity out.
+
+    latents --linear--> tokens of this device --------------+--> double blocks --> norm, proj --all_gather-->
+    prompt  --RMSNorm--linear--> replicated or cut ---------'
+
+Counterpart: diffusers' ``QwenImageTransformer2DModel``, also of Edit and Edit-2511, without ControlNet.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refsim.blocks.double import DoubleStreamBlock
+from refsim.files.checkpoint import Weights
+from refsim.layers.embeddings import TimeTextEmbedding, TwoLinears, timestep_embedding
+from refsim.layers.linear import ColParallelLinear
+from refsim.layers.modulation import ModulatedOutput
+from refsim.layers.norm import RMSNorm
+from refsim.models.inputs import BATCH, Dims
+from refsim.models.qwenimage.config import QwenImageConfig
+from refsim.models.qwenimage.embeddings import sequences_of
+from refsim.models.qwenimage.spec import CLASS_NAME
+from refsim.parallel.sequence import cut_tokens
+from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor
+
+_EPS = 1e-6
+_TRAIN_TIMESTEPS = 1000
+
+
+class QwenImageTransformer:
+    """Built from a checkpoint's weights, this device's slices only; every key must be consumed."""
+
+    def __init__(self, weights: Weights, device: Device, config: QwenImageConfig) -> None:
+        self._device = device
+        self._config = config
+        d = config.features
+        text = config.joint_attention_dim
+        time = "time_text_embed.timestep_embedder"
+        self._time = TwoLinears(weights, time, in_features=TimeTextEmbedding.TIME_FEATURES, features=d)
+        self._txt_norm = RMSNorm(weights, device, "txt_norm", features=text, eps=_EPS)
+        self._img_in, self._txt_in = (
+            ColParallelLinear(weights, device, name, in_features=size, out_features=d)
+            for name, size in (("img_in", config.in_channels), ("txt_in", text))
+        )
+        self._blocks = [
+            DoubleStreamBlock(weights, device, config.block(), f"transformer_blocks.{i}")
+            for i in range(config.num_layers)
+        ]
+        channels = config.patch_size**2 * config.out_channels
+        self._out = ModulatedOutput(weights, device, features=d, out_features=channels, eps=_EPS)
+        weights.finish(CLASS_NAME)
+
+    @staticmethod
+    def input_shapes(config: QwenImageConfig) -> dict[str, Dims]:
+        """Names and shapes of the diffusers ``forward`` arguments; a dim with a name may have any size."""
+        return {
+            "hidden_states": (BATCH, "image tokens", config.in_channels),
+            "encoder_hidden_states": (BATCH, "prompt tokens", config.joint_attention_dim),
+            "encoder_hidden_states_mask": (BATCH, "prompt tokens"),
+            "timestep": (BATCH,),
+            "img_shapes": ("images", 3),
+        }
+
+    def __call__(
+        self,
+        *,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor,
+        encoder_hidden_states_mask: Tensor,
+        timestep: Tensor,
+        img_shapes: Tensor,
+    ) -> Tensor:
+        """(B, N, C), (B, L, joint), (B, L), (B,) in 0..1 and (images, 3), the same for all samples, on every device ->
+        velocity (B, N, patch features), replicated over sp and tp."""
+        sequences = sequences_of(
+            self._device, self._config, img_shapes, hidden_states.shape[1], encoder_hidden_states_mask
+        )
+        with self._device.module("time_text_embed"):
+            silu_time = F.silu(self._embedded(timestep, hidden_states.dtype))
+        spatial = cut_tokens(self._device, MeshTensor(hidden_states), sequences.tokens, dim=1)
+        prompt = MeshTensor(encoder_hidden_states)
+        if sequences.prompt_tokens is not None:
+            prompt = cut_tokens(self._device, prompt, sequences.prompt_tokens, dim=1)
+        spatial = self._img_in(spatial)
+        prompt = self._txt_in(self._txt_norm.of_rows(prompt))
+        for index, block in enumerate(self._blocks):
+            self._device.stage(block=index)
+            before = spatial, prompt
+            spatial, prompt = block(spatial, prompt, silu_time, sequences=sequences)
+            self._device.observe_added(f"transformer_blocks.{index}", before, (spatial, prompt))
+        last = silu_time[:, 0] if self._config.zero_cond_t else silu_time
+        return self._out(spatial, last, sequences.tokens).contiguous()
+
+    def _embedded(self, timestep_B: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the time step's vector (B, D); with ``zero_cond_t`` (B, 2, D), behind it that of time step 0."""
+        if self._config.zero_cond_t:
+            timestep_B = torch.stack([timestep_B, timestep_B * 0], -1)
+        sinusoids = timestep_embedding(timestep_B, TimeTextEmbedding.TIME_FEATURES, scale=_TRAIN_TIMESTEPS)
+        return self._time(sinusoids.to(dtype))
