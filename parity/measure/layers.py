@@ -111,6 +111,8 @@ def watch(model: Any, batch: int, streams: Callable[[Any], tuple], heads_dim: in
 
 def _layer_hook(modules: Modules, name: str, batch: int) -> Callable:
     def rows(x: Tensor, channels_first: bool) -> Tensor:
+        if x.ndim == 2:  # several time steps, each for the whole batch
+            return x.unflatten(0, (-1, batch)).transpose(0, 1)
         return (x.movedim(1, -1) if channels_first else x).reshape(batch, -1, x.shape[1 if channels_first else -1])
 
     def hook(module: torch.nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:

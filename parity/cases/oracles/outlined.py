@@ -43,15 +43,3 @@ def _on_cpu(model: Any) -> None:
     model.pos_frequencies = nn.Parameter(torch.empty(model.pos_frequencies.shape))
     model.rope.register_forward_pre_hook(lambda _, args, more: (args, more | {"device": "cpu"}), with_kwargs=True)
     model.rope.register_forward_hook(lambda _, inputs, tables: tuple(x.to("meta") for x in tables))
-
-
-class QwenImageOracle(Oracle):
-    """A packed latent, and rows and columns of tokens beside it."""
-
-    class_names = ("QwenImageTransformer2DModel",)
-    text_to = "QwenImagePipeline"
-
-    def pipeline_inputs(self, model: Any, tensors: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
-        pipeline, latent = packed(type(model).__name__, tensors["hidden_states"], size)
-        check_same(tensors["hidden_states"], pipeline._pack_latents(latent, *latent.shape))
-        return {"img_shapes": [[(1, size[0] // 2, size[1] // 2)]] * len(latent)}

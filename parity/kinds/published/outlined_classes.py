@@ -2,8 +2,7 @@
 
 Pooled prompts give nothing, all tokens stand at position 0, ungated feed-forwards have an exact gelu and no biases
 into them, gated ones no activation; Mochi's norms are layer norms, its gates have no tanh, its scales (which an outline
-takes for shifts, too) are 0; Qwen-Image's prompt is not normed. Motif, which no library has, is SD3's class with wider
-linears of the time step.
+takes for shifts, too) are 0. Motif, which no library has, is SD3's class with wider linears of the time step.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from parity.cases.inputs import generator
 from refsim.models.mochi.config import MochiConfig
 from refsim.models.motif.config import MotifConfig
 from refsim.models.outline import TIME, Outline
-from refsim.models.qwenimage.config import QwenImageConfig
 
 Tensors = dict[str, Tensor]
 HEADS = 3
@@ -94,21 +92,6 @@ def _motif(model: Any) -> None:
         wide.weight.copy_(torch.randn(b, a, generator=g) * a**-0.5)
         wide.bias.copy_(torch.randn(b, generator=g) * 0.3)
         setattr(embedder, name, wide)
-
-
-def _qwenimage(model: Any) -> None:
-    _zero(model, "mlp.net.0.proj.bias")
-    _exact(model)
-    model.txt_norm = nn.Identity()
-    model.pos_embed = _Unturned()
-
-
-class _Unturned(nn.Module):
-    """Rotations of Qwen-Image's tokens and of its prompt's, by nothing."""
-
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        image, prompt = (torch.ones(rows, HEAD_DIM // 2, dtype=torch.complex64) for rows in (ROWS * COLUMNS, PROMPT))
-        return image, prompt
 
 
 def _flux1(model: Any) -> None:
@@ -198,7 +181,6 @@ def _of_sd35(tensors: Tensors) -> Tensors:
 _SIZES: dict[str, Any] = {"num_layers": 2, "num_attention_heads": HEADS, "attention_head_dim": HEAD_DIM}
 _MOCHI = {**_SIZES, "pooled_projection_dim": INNER, "in_channels": CHANNELS, "text_embed_dim": TEXT, "patch_size": 2}
 _FLUX = {**_SIZES, "num_single_layers": 1, "in_channels": INNER, "joint_attention_dim": TEXT}
-_QWEN_IMAGE = {**_SIZES, "in_channels": INNER, "out_channels": 5, "joint_attention_dim": TEXT, "patch_size": 2}
 _MOTIF = {**_SIZES, "modulation_dim": WIDTH, "time_embed_dim": TIME, "patch_size": 2, "in_channels": CHANNELS}
 _MOTIF |= {"text_dim": TEXT}
 _SD3 = {**_SIZES, "sample_size": 2 * COLUMNS, "caption_projection_dim": WIDTH, "in_channels": CHANNELS}
@@ -245,14 +227,5 @@ OUTLINED = {
         inputs={"encoder_attention_mask": torch.ones(2, PROMPT, dtype=torch.bool)},
         change=_mochi,
         pictures=2,
-    ),
-    "outlined_qwenimage": Outlined(
-        "QwenImageTransformer2DModel",
-        {**_QWEN_IMAGE, "axes_dims_rope": (2, 2, 4)},
-        QwenImageConfig.from_dict(_QWEN_IMAGE),
-        names=_renamed,
-        inputs={"img_shapes": [[(1, ROWS, COLUMNS)]] * 2},
-        change=_qwenimage,
-        times=1000.0,
     ),
 }

@@ -5,7 +5,7 @@
     row, column   centred: -ceil(n / 2) ... floor(n / 2) - 1                            M the largest half of a side
     modulated by  the time step | time step 0 (Edit-2511's ``zero_cond_t``)             the time step
 
-The pipeline's prompt is padded to the longest of a batch; its mask may have any pattern, places count masked tokens too.
+A prompt is padded to the longest of a batch; its mask may have any pattern, and places count masked tokens too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHAPE = 3
 
 
 def image_positions(img_shapes_M3: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Return the places (N, 3) of all images' tokens, which image each belongs to, (N,), and where the prompt begins."""
+    """Return the places (N, 3) of all images' tokens, the image of each, (N,), and where the prompt begins."""
     places = []
     numbers = []
     for number, (frames, rows, columns) in enumerate(img_shapes_M3.long().tolist()):

@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.blocks.double import DoubleStreamBlock
 from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import TimeTextEmbedding, TwoLinears, timestep_embedding
 from refsim.layers.linear import ColParallelLinear
 from refsim.layers.modulation import ModulatedOutput
 from refsim.layers.norm import RMSNorm
 from refsim.models.inputs import BATCH, Dims
+from refsim.models.qwenimage.block import build_block
 from refsim.models.qwenimage.config import QwenImageConfig
 from refsim.models.qwenimage.embeddings import sequences_of
 from refsim.models.qwenimage.spec import CLASS_NAME
@@ -45,10 +45,7 @@ class QwenImageTransformer:
             ColParallelLinear(weights, device, name, in_features=size, out_features=d)
             for name, size in (("img_in", config.in_channels), ("txt_in", text))
         )
-        self._blocks = [
-            DoubleStreamBlock(weights, device, config.block(), f"transformer_blocks.{i}")
-            for i in range(config.num_layers)
-        ]
+        self._blocks = [build_block(weights, device, config, i) for i in range(config.num_layers)]
         channels = config.patch_size**2 * config.out_channels
         self._out = ModulatedOutput(weights, device, features=d, out_features=channels, eps=_EPS)
         weights.finish(CLASS_NAME)

@@ -31,7 +31,9 @@ def tiny(tmp_path_factory):
         ("edit", SEVERAL, "t3k", "sp2_tp4", {}),
         ("edit", SEVERAL, "t3k", "cfg2_sp4", {}),
     ],
-    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "" if isinstance(value, tuple) else None,
+    ids=lambda value: (
+        "-".join(map(str, value)) if isinstance(value, dict) else "" if isinstance(value, tuple) else None
+    ),
 )
 def test_equals_diffusers(tiny, name, images, mesh, parallel, options):
     folder, model = tiny[name]

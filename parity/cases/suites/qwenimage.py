@@ -1,0 +1,51 @@
+"""Qwen-Image: a tiny transformer through every scheme, a mask with holes; Edit-2511 with further pictures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from parity.cases import BlockShape, Layout, Registry
+from parity.cases.checkpoints import published, register
+from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42, add_transformer, layouts
+
+_TINY = published("qwen-image", num_attention_heads=3, attention_head_dim=16, num_layers=3, joint_attention_dim=64).but(
+    axes_dims_rope=(4, 6, 6), zero_cond_t=False
+)
+_SIZE = {"latent": (14, 22), "text": 29}
+"""77 tokens of the picture and 29 of the prompt, which divide by nothing; nor do three heads."""
+
+_MODELS = {
+    "qwenimage_tiny": _TINY.but(max_shard_size="200KB"),
+    "qwenimage_edit_tiny": _TINY.but(zero_cond_t=True),
+    "qwenimage_five_tiny": _TINY.but(num_attention_heads=5, num_layers=1),
+    "qwenimage_seven_tiny": _TINY.but(num_attention_heads=7, num_layers=1, zero_cond_t=True),
+    "qwenimage_tiny_block": _TINY.but(block=1),
+}
+
+
+def add(cases: Registry) -> None:
+    """Add the cases of the transformer and of a block."""
+    for name, model in _MODELS.items():
+        register(name, model)
+    for layout in layouts("t3k-sp2_tp4 t3k-sp8-usp_r2u4-split bh_qb-sp2_tp2"):
+        add_transformer(cases, "qwenimage_tiny", layout, **_SIZE)
+    for layout in layouts("t3k-sp2_tp4-split t3k-sp8-usp_r4u2"):
+        add_transformer(cases, "qwenimage_edit_tiny", layout, **_SIZE)
+    add_transformer(cases, "qwenimage_five_tiny", Layout("bh-qb-1x4", "sp4", "ulysses"), **_SIZE)
+    add_transformer(cases, "qwenimage_seven_tiny", Layout("n300", "tp2"), **_SIZE)
+    add_transformer(cases, "qwenimage_edit_tiny", Layout("t3k", "cfg2_sp2_tp2"), guidance=4.0, **_SIZE)
+    for model in ("qwenimage_tiny", "qwenimage_edit_tiny"):
+        add_transformer(cases, model, Layout("bh-qb", "sp2_tp2"), dtype="bf16", **_SIZE)
+    cases.make("block", "qwenimage_tiny_block", Layout("n300", "sp2"), BlockShape(60, 45))
+    _full(cases)
+
+
+def _full(cases: Registry) -> None:
+    """Add the schemes that the others cover in part, and those of 32 devices."""
+    for layout in (RING8, ULYSSES8, USP42, replace(USP24, prompt_layout="split")):
+        for model in ("qwenimage_tiny", "qwenimage_edit_tiny"):
+            add_transformer(cases, model, layout, suite="full", tag="every", **_SIZE)
+    for layout in layouts("tg-sp8_tp4 galaxy-cfg2_sp4_tp4"):
+        guidance = 4.0 if "cfg" in layout.parallel else None
+        for model in ("qwenimage_tiny", "qwenimage_edit_tiny"):
+            add_transformer(cases, model, layout, guidance=guidance, suite="full", **_SIZE)
