@@ -11,6 +11,7 @@ A prompt is padded to the longest of a batch; its mask may have any pattern, and
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import torch
 from torch import Tensor
@@ -27,11 +28,11 @@ _SHAPE = 3
 """Frames, rows and columns of tokens."""
 
 
-def image_positions(img_shapes_M3: Tensor) -> tuple[Tensor, Tensor, int]:
+def image_positions(img_shapes: list[list[int]]) -> tuple[Tensor, Tensor, int]:
     """Return the places (N, 3) of all images' tokens, the image of each, (N,), and where the prompt begins."""
     places = []
     numbers = []
-    for number, (frames, rows, columns) in enumerate(img_shapes_M3.long().tolist()):
+    for number, (frames, rows, columns) in enumerate(img_shapes):
         sides = (
             number + torch.arange(frames),
             torch.arange(rows) - (rows - rows // 2),
@@ -39,7 +40,7 @@ def image_positions(img_shapes_M3: Tensor) -> tuple[Tensor, Tensor, int]:
         )
         places.append(torch.stack([side.flatten() for side in torch.meshgrid(*sides, indexing="ij")], -1))
         numbers.append(torch.full((frames * rows * columns,), number))
-    return torch.cat(places), torch.cat(numbers), int(img_shapes_M3[:, 1:].max()) // 2
+    return torch.cat(places), torch.cat(numbers), max(side for _, *sides in img_shapes for side in sides) // 2
 
 
 def sequences_of(
@@ -50,15 +51,14 @@ def sequences_of(
     Raises:
         UserError: the images do not have as many tokens as ``img_shapes`` says.
     """
-    if img_shapes_M3.is_meta:  # only sizes count
-        img_shapes_M3 = torch.tensor([[1, 1, tokens]], device="cpu")
-    if int(img_shapes_M3.prod(-1).sum()) != tokens:
+    sizes = [[1, 1, tokens]] if img_shapes_M3.is_meta else img_shapes_M3.long().tolist()
+    if sum(map(prod, sizes)) != tokens:
         raise UserError(
-            f"img_shapes is {img_shapes_M3.tolist()}, {int(img_shapes_M3.prod(-1).sum())} tokens in all, but "
-            f"hidden_states has {tokens}; give (frames, rows, columns) of tokens of every image, the target's first."
+            f"img_shapes is {sizes}, {sum(map(prod, sizes))} tokens in all, but hidden_states has {tokens}; give "
+            "(frames, rows, columns) of tokens of every image, the target's first."
         )
     sequences = Sequences.of(device, tokens, mask_BL.shape[1])
-    places_N3, numbers_N, first = image_positions(img_shapes_M3)
+    places_N3, numbers_N, first = image_positions(sizes)
     text_L3 = (first + torch.arange(mask_BL.shape[1]))[:, None].expand(-1, _SHAPE)
     index = device.groups["sp"].index
     picks_1N = (numbers_N > 0).long()[None]
