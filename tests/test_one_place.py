@@ -31,7 +31,7 @@ OF_PARITY = (
     "parity/faults/",
     "benchmarks/programs/",  # of others, which load models by their names
 )
-OUTLINED = ("sd35", "flux1", "mochi", "qwenimage")
+OUTLINED = ("sd35", "flux1", "mochi")
 """Models whose class is changed into an outline, see ``parity.kinds.published.outlined_classes``."""
 DECODING = ("refsim/pipelines/speculative.py", "tt_impl/pipelines/speculative.py")
 """Decoding has no pipeline folder of its own."""
@@ -42,7 +42,7 @@ ALSO = {
 }
 ALSO["sd35"] += ("parity/kinds/cpu/single_file.py",)  # which refuses a file of another class
 for _name in ("qwenimage", "mochi"):  # sizes of upstream's own tests
-    ALSO[_name] += ("benchmarks/upstream/weights.py",)
+    ALSO[_name] = (*ALSO.get(_name, ()), "benchmarks/upstream/weights.py")
 
 
 @cache

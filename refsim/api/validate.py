@@ -163,9 +163,11 @@ def _check_input(name: str, tensor: Tensor, wanted: Dims, storage: torch.dtype) 
         if tensor.dtype not in (torch.int64, torch.int32):
             raise UserError(f"input {name} is {_short(tensor.dtype)}; it must be int64.")
         return shape
-    plain = (*_FLOATS, *_INTEGERS) if is_exact(wanted) else _FLOATS  # a time step may be a whole number
+    plain: tuple[torch.dtype, ...] = _FLOATS
     if name.endswith("_mask"):
         plain = (torch.bool, *_INTEGERS)
+    elif is_exact(wanted):  # a time step may be a whole number
+        plain = (*_FLOATS, *_INTEGERS)
     if tensor.dtype not in plain:
         names = ", ".join(map(_short, plain))
         raise UserError(f"input {name} is {_short(tensor.dtype)}; it must be one of {names}.")

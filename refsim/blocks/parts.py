@@ -77,6 +77,6 @@ class Modulations:
 
     def _picked(self, chunk: MeshTensor, index_1N: Tensor) -> MeshTensor:
         """Pick for every image token the chunk of its time step, of (B, 2, local D)."""
-        first, second = chunk.local[:, :1], chunk.local[:, 1:]
+        first, second = chunk.local.split(1, 1)
         picked = torch.where(index_1N.unsqueeze(-1) == 0, first, second)
         return chunk.with_local(picked, **shards(self._device.groups, sp=1))

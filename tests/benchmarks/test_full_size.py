@@ -56,7 +56,7 @@ def test_ratios_are_medians_of_rounds():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["qwen-image"], "timing only"),
+        (["motif-6b"], "timing only"),
         (["sd35-medium", "--size", "-1x64"], "'-1x64' is not known for this model; choose one of 512, 1024, or pixels"),
         (["sd35-medium", "--size", "3x64x64"], "makes pictures; leave out --frames"),
         (["sd35-medium", "--out", "missing/folder"], "no folder and lies in none"),

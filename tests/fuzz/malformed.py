@@ -38,6 +38,7 @@ TINY = {
     "t5": "t5_tiny",
     "qwen3_moe": "qwen3_moe_tiny",
     "dflash": "dflash_tiny",
+    "qwenimage": "qwenimage_tiny",
 }
 _FLUX = {"num_attention_heads": 2, "attention_head_dim": 16, "axes_dims_rope": [4, 4, 8], "num_layers": 1}
 _FLUX |= {"num_single_layers": 1, "joint_attention_dim": 24, "pooled_projection_dim": 12, "in_channels": 16}
@@ -111,7 +112,12 @@ def _inputs(spec: ModelSpec, config: Any, model: Any) -> dict[str, torch.Tensor]
     for name, dims in spec.model_class.input_shapes(config).items():
         named = [dim for dim in dims if not str(dim).startswith("[")]  # those in brackets may be left out
         shape = [sizes.get(dim, LARGEST) if isinstance(dim, str) else dim for dim in named]
-        found[name] = torch.zeros(shape, dtype=torch.int64 if name in ("input_ids", "attention_mask") else torch.float)
+        whole = name in ("input_ids", "attention_mask")
+        found[name] = torch.zeros(shape, dtype=torch.int64 if whole else torch.float)
+        if name == "img_shapes":
+            found[name] = torch.tensor([[1, 4, 4]])
+        elif name.endswith("states_mask"):
+            found[name] = torch.ones(shape, dtype=torch.bool)
     if hasattr(model, "check_inputs"):
         model.check_inputs({name: tuple(x.shape) for name, x in found.items()})
     return found

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from parity.cases.oracles.base import Oracle
-from parity.cases.oracles.library import check_same, packed, pipeline_of
+from parity.cases.oracles.library import pipeline_of
 from parity.cases.oracles.meta import empty
 
 

@@ -91,15 +91,15 @@ def test_an_outline_takes_as_long_as_the_code_it_resembles(monkeypatch, name, ou
 
 
 def test_timing_only_is_said_and_nothing_runs(capsys, tmp_path):
-    words = ["qwen-image", "--mesh", "n300", "--parallel", "tp2"]
+    words = ["motif-6b", "--mesh", "n300", "--parallel", "tp2"]
     assert process.run_command(["time", *words, "--force"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("qwen-image (timing only) 1024 on") and "Denoising alone" in said
+    assert said.startswith("motif-6b (timing only) 1024 on")
     assert process.run_command(["plan", *words[:3], "--attention", "ring"]) == 0
     assert process.run_command(["time", *words, "--force", "--from", "ttnn-mock"]) == 2
-    assert "qwen-image has no program in TTNN; choose one of sd35-medium" in capsys.readouterr().err
-    (tmp_path / "config.json").write_text(json.dumps(published()["qwen-image"].config))
-    for given in ("qwen-image", str(tmp_path)):
+    assert "motif-6b has no program in TTNN; choose one of sd35-medium" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text(json.dumps(published()["motif-6b"].config))
+    for given in ("motif-6b", str(tmp_path)):
         assert process.run_command(["run", given, *words[1:], "--inputs", "i.safetensors", "--out", "o"]) == 2
         assert "has no numeric model here: only `refsim time` and `refsim plan` know it" in capsys.readouterr().err
     with pytest.raises(UserError, match="no numeric model"):
