@@ -14,7 +14,13 @@ _T5 = ("d_model", "d_ff", "num_layers", "num_heads")
 class PlainOracle(Oracle):
     """Decoders of pictures and of Wan's videos, T5's encoders and Qwen3's decoder of text."""
 
-    class_names = ("AutoencoderKL", "AutoencoderKLWan", "AutoencoderKLMochi", "AutoencoderKLFlux2")
+    class_names = (
+        "AutoencoderKL",
+        "AutoencoderKLWan",
+        "AutoencoderKLMochi",
+        "AutoencoderKLQwenImage",
+        "AutoencoderKLFlux2",
+    )
     class_names += ("T5EncoderModel", "UMT5EncoderModel", "Qwen3MoeForCausalLM")
     other_than_class: ClassVar = {
         **{"sd35-vae": _IMAGE, "flux1-vae": _IMAGE, "wan21-vae": ("latents_mean", "latents_std")},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parity.cases import BlockShape, Layout, Registry
-from parity.cases.checkpoints import published, register
+from parity.cases import BlockShape, Layout, ModelShape, Registry
+from parity.cases.checkpoints import RandomModel, published, register
 from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42, add_transformer, layouts
 
 _TINY = published("qwen-image", num_attention_heads=3, attention_head_dim=16, num_layers=3, joint_attention_dim=64).but(
@@ -20,6 +20,10 @@ _MODELS = {
     "qwenimage_five_tiny": _TINY.but(num_attention_heads=5, num_layers=1),
     "qwenimage_seven_tiny": _TINY.but(num_attention_heads=7, num_layers=1, zero_cond_t=True),
     "qwenimage_tiny_block": _TINY.but(block=1),
+    "qwenimage_vae_tiny": RandomModel(
+        {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 3, 4], "num_res_blocks": 1, "input_channels": 4},
+        class_name="AutoencoderKLQwenImage",
+    ),
 }
 
 
@@ -37,6 +41,9 @@ def add(cases: Registry) -> None:
     for model in ("qwenimage_tiny", "qwenimage_edit_tiny"):
         add_transformer(cases, model, Layout("bh-qb", "sp2_tp2"), dtype="bf16", **_SIZE)
     cases.make("block", "qwenimage_tiny_block", Layout("n300", "sp2"), BlockShape(60, 45))
+    picture = ModelShape((1, 5, 7), 0, 1)
+    cases.make("vae_decoder", "qwenimage_vae_tiny", Layout("bh-qb", "sp2_tp2"), picture)
+    cases.make("ttnn_vae_decoder", "qwenimage_vae_tiny", Layout("bh-qb", "sp2_tp2"), picture, dtype="bf16")
     _full(cases)
 
 

@@ -1,4 +1,4 @@
-"""Configuration of Wan's autoencoder, as diffusers' ``AutoencoderKLWan`` writes it."""
+"""Configuration of Wan's autoencoder, as diffusers' ``AutoencoderKLWan`` and ``AutoencoderKLQwenImage`` write it."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ class WanVAEConfig:
             )
         if config.get("decoder_base_dim") is not None:
             config = config | {"base_dim": check(Size, config["decoder_base_dim"], "decoder_base_dim")}
+        if config.get("input_channels") is not None:  # Qwen-Image's name, also for what comes out
+            config = config | {"out_channels": config["input_channels"]}
         result = read(cls, config)
         check_stages(result.dim_mult, "dim_mult")
         for name in ("scale_factor_spatial", "scale_factor_temporal"):
