@@ -14,11 +14,14 @@ from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features, padded_tokens
 
 
-def timestep_embedding(timestep: torch.Tensor, features: int) -> torch.Tensor:
-    """(B,) or (B, N) in 0..1000 -> (..., features) in fp32 on the host: [cos, sin] of t * 10000^(-k / half)."""
+def timestep_embedding(timestep: torch.Tensor, features: int, *, scale: int = 1) -> torch.Tensor:
+    """(B,) or (B, N) in 0..1000 -> (..., features) in fp32 on the host: [cos, sin] of t * 10000^(-k / half).
+
+    ``scale``: what the angles are multiplied by, for times in 0..1.
+    """
     half = features // 2
     frequencies = torch.exp(torch.arange(half) * (-math.log(10000) / half))
-    angles = timestep.float()[..., None] * frequencies
+    angles = scale * (timestep.float()[..., None] * frequencies)
     return torch.cat([angles.cos(), angles.sin()], -1)
 
 
