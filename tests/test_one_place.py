@@ -31,7 +31,7 @@ OF_PARITY = (
     "parity/faults/",
     "benchmarks/programs/",  # of others, which load models by their names
 )
-OUTLINED = ("sd35", "flux1", "mochi")
+OUTLINED = ("sd35", "flux1")
 """Models whose class is changed into an outline, see ``parity.kinds.published.outlined_classes``."""
 DECODING = ("refsim/pipelines/speculative.py", "tt_impl/pipelines/speculative.py")
 """Decoding has no pipeline folder of its own."""

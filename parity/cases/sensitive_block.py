@@ -42,7 +42,7 @@ def make_sensitive(state: dict[str, Tensor]) -> None:
                     state[projection][:seen] *= FAINT
         if ".norm_" in name and ".attn" in name:
             state[name] *= SHARP
-        if name.endswith("net.0.proj.weight"):
+        if name.endswith("net.0.proj.weight") and f"{path}.bias" in state:  # without one it is gated
             _bend(state, path, f"{parent.removesuffix('.0')}.2")
         if name.endswith("proj_mlp.weight"):
             _bend(state, path, f"{parent}.proj_out")

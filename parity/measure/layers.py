@@ -57,7 +57,7 @@ is smaller (beside large embeddings of positions) the sum keeps few digits, in t
 _BLOCK = re.compile(r"\w*blocks\.\d+")
 _NOT_LOOKED_AT = re.compile(
     r"(.*\.)?(time_text_embed|time_guidance_embed|time_embedding|time_embedder|ofs_embedding|norm_out|norm_final|proj_out)(\.[\w.]+)?"
-    r"|.*\.image_embedder\.(ff|norm1)"
+    r"|.*\.image_embedder\.(ff|norm1)|time_embed\.(timestep_embedder|pooler)\.\w+"
 )
 
 
@@ -142,7 +142,7 @@ def _block_hook(modules: Modules, name: str, streams: Callable[[Any], tuple]) ->
             return  # not a block as diffusers writes them; what such a block adds is not observed either
         before = arguments["hidden_states"], arguments.get("encoder_hidden_states")
         for index, (old, new) in enumerate(zip(before, streams(out), strict=True)):
-            if old is not None and new is not None:
+            if old is not None and new is not None and new is not old:  # a last block hands the prompt on
                 modules[f"{name}+{index}"] = Module(gave=[new.float() - old.float()], stream=old)
 
     return hook

@@ -20,6 +20,7 @@ from refsim.layers.attention import StreamQKV
 from refsim.layers.feedforward import ParallelFeedForward
 from refsim.layers.linear import AttentionSizes, RowParallelHeads
 from refsim.layers.modulation import modulate
+from refsim.parallel.sequence import cut_tokens, gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device, in_module
@@ -148,6 +149,7 @@ class JointAttention:
     def __init__(self, weights: Weights, device: Device, name: str, shape: DoubleStreamShape, *, prompt: bool) -> None:
         self._device = device
         self._name = name
+        self._answers_first = shape.answers_first
         self._spatial = _Projections(weights, device, name, shape, shape.spatial)
         self._prompt = self._spatial if prompt else None
         if prompt and shape.prompt is not None:
@@ -169,4 +171,25 @@ class JointAttention:
         out, prompt_out, _ = joint_attention(self._device, qkv, (q, k, v), **sequences.cut)
         if self._prompt.out is None or prompt_out is None:
             return self._spatial.out(out), None
+        if self._answers_first and sequences.prompt_mask is not None:
+            prompt_out = _answers_first(self._device, prompt_out, sequences)
         return self._spatial.out(out), self._prompt.out(prompt_out)
+
+
+def _answers_first(device: Device, answers_BHLE: MeshTensor, sequences: Sequences) -> MeshTensor:
+    """Give the answers of a sample's unmasked tokens to its first ones, in their order, and zeros to the others.
+
+    A mask without holes moves nothing; with them, tokens that are cut over sp are gathered and cut again.
+    """
+    mask_BL = sequences.prompt_mask
+    assert mask_BL is not None
+    cut = sequences.prompt_tokens
+    moves = not mask_BL.is_meta and bool((mask_BL[:, 1:] & ~mask_BL[:, :-1]).any())
+    if not moves:
+        answered_BL = mask_BL if cut is None else cut.cut(mask_BL, device.groups["sp"].index, dim=1)
+        return answers_BHLE.map("answered", lambda x: x * answered_BL[:, None, :, None].to(x.dtype))
+    answered_BL, tokens_BL = mask_BL.int().sort(dim=1, descending=True, stable=True)
+    whole = answers_BHLE if cut is None else gather_tokens(device, answers_BHLE, cut, dim=2)
+    rows_BHLE = tokens_BL[:, None, :, None].expand_as(whole.local)
+    moved = whole.map("answers first", lambda x: x.gather(2, rows_BHLE) * answered_BL[:, None, :, None].to(x.dtype))
+    return moved if cut is None else cut_tokens(device, moved, cut, dim=2)

@@ -131,6 +131,8 @@ class DoubleStreamShape(BlockShape):
         attention: what attention's names begin with.
         context_pre_only: the prompt is dropped after attention. Its queries are projected all the same (they are part
             of the fused weight), but ask nothing.
+        answers_first: masked tokens of the prompt get zeros from attention, and the answers of the others, in their
+            order, are those of the first tokens, as diffusers' Mochi has it (which moves them where a mask has holes).
         second: an attention of the image alone, on the norm of the first: what its names begin with; None for none.
         gate: what is applied to a gate's chunk.
         ff_linears: names of a feed-forward's linears.
@@ -140,6 +142,7 @@ class DoubleStreamShape(BlockShape):
     prompt: StreamShape | None
     attention: str = "attn"
     context_pre_only: bool = False
+    answers_first: bool = False
     second: str | None = None
     gate: Literal["identity", "tanh"] = "identity"
     ff_linears: tuple[str, str] = ("net.0.proj", "net.2")

@@ -4,6 +4,7 @@ adds to them (the residual taken away) can be judged.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,8 +25,9 @@ from refsim.runtime.tensor import MeshTensor, shards
 def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Run block ``index`` of the model that the checkpoint's class names, its prompt laid out as the run's options say.
 
-    ``inputs`` is a file of ``spatial`` (B, N, D), ``prompt`` (B, L, D), ``time`` (B, D) with silu applied, and what the
-    model's blocks take besides. Returns ``spatial`` and, unless the block drops it, ``prompt`` after the block, whole.
+    ``inputs`` is a file of ``spatial`` (B, N, D), ``prompt`` (B, L, D or a width of its own), ``time`` (B, D) with silu
+    applied, and what the model's blocks take besides. Returns ``spatial`` and, unless the block drops it, ``prompt``
+    after the block, whole.
     """
     folder = Checkpoint(checkpoint, device.options.variant)
     spec = spec_of_checkpoint(folder)
@@ -41,10 +43,10 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
     tokens = TokenShards.of(streams["spatial"].shape[1], sp.size)
     prompt_tokens = TokenShards.of_prompt(streams["prompt"].shape[1], sp.size)
     split = device.options.splits_prompt
-    start, stop = shard_range(padded_features(config.features, tp.size), tp)
 
     def cut_features(x: Tensor) -> MeshTensor:
-        """Return this member's features, tp=Shard(-1)."""
+        """Return this member's features, tp=Shard(-1); streams may differ in width."""
+        start, stop = shard_range(padded_features(x.shape[-1], tp.size), tp)
         mine = x[..., start:stop]
         padding = stop - start - mine.shape[-1]
         return MeshTensor(torch.nn.functional.pad(mine, (0, padding)), shards(device.groups, tp=2))
@@ -56,7 +58,9 @@ def program(device: Device, *, checkpoint: str, inputs: str, index: int) -> tupl
         streams["time"],
     )
     whole = {
-        name: gather_features(device, x).map("real features", lambda y: y[..., : config.features].contiguous())
+        name: gather_features(device, x).map(
+            "real features", partial(Tensor.narrow, dim=-1, start=0, length=streams[name].shape[-1])
+        )
         for name, x in (("spatial", spatial), ("prompt", prompt))
         if x is not None
     }

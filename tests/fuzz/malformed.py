@@ -30,6 +30,7 @@ TINY = {
     "sd35": "sd35_tiny",
     "wan22": "wan22_tiny",
     "cogvideox": "cogvideox_2b_tiny",
+    "mochi": "mochi_tiny",
     "vae": "sd35_vae_tiny",
     "vae_wan": "wan_vae_tiny",
     "vae_cogvideox": "cogvideox_vae_tiny",

@@ -23,8 +23,9 @@ def program(
 ) -> dict[str, torch.Tensor]:
     """Run block ``index`` of the model that the checkpoint's class names.
 
-    ``inputs`` are ``spatial`` (B, N, D), ``prompt`` (B, L, D), ``time`` (B, D) with silu applied, and what the model's
-    blocks take besides. Returns ``spatial`` and, unless the block drops it, ``prompt`` after the block, whole.
+    ``inputs`` are ``spatial`` (B, N, D), ``prompt`` (B, L, D or a width of its own), ``time`` (B, D) with silu applied,
+    and what the model's blocks take besides. Returns ``spatial`` and, unless the block drops it, ``prompt`` after the
+    block, whole.
 
     With cfg parallelism every group computes the same block; the first one's answer is returned.
     """
@@ -35,15 +36,16 @@ def program(
     ctx = Context(submeshes(device, options)[0], options)
     block = resolve(spec.ttnn_block)(Weights(checkpoint, torch.bfloat16), ctx, model, index, inputs)
     rows = inputs["spatial"].shape[1]
-    features = padded_features(model.features, ctx.tp)
+    widths = {name: inputs[name].shape[2] for name in ("spatial", "prompt")}
+    streams = {name: pad_to(inputs[name], padded_features(width, ctx.tp)) for name, width in widths.items()}
     spatial, prompt = block(
-        put_tokens(ctx, pad_to(inputs["spatial"], features), tp_dim=3),
-        put_prompt(ctx, pad_to(inputs["prompt"], features), tp_dim=3),
+        put_tokens(ctx, streams["spatial"], tp_dim=3),
+        put_prompt(ctx, streams["prompt"], tp_dim=3),
         ctx.put(inputs["time"][:, None, None]),
     )
-    result = {"spatial": ctx.get(gather_features(ctx, spatial), sp_dim=2)[:, 0, :rows, : model.features]}
+    result = {"spatial": ctx.get(gather_features(ctx, spatial), sp_dim=2)[:, 0, :rows, : widths["spatial"]]}
     if prompt is not None:
         gathered = gather_features(ctx, prompt)
         whole = ctx.get(gathered, sp_dim=2) if options.splits_prompt else ctx.get_equal(gathered)
-        result["prompt"] = whole[:, 0, : inputs["prompt"].shape[1], : model.features]
+        result["prompt"] = whole[:, 0, : inputs["prompt"].shape[1], : widths["prompt"]]
     return result

@@ -85,6 +85,10 @@ class Oracle:
         """Return what the names of a block's weights begin with."""
         return f"transformer_blocks.{index}."
 
+    def block_features(self, config: dict[str, Any], features: int) -> tuple[int, int]:
+        """Return how wide a block's prompt and time step are, of an image's stream of ``features``."""
+        return features, config.get("time_embed_dim") or features
+
     def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
         """Draw what a block is run on besides its two streams and the time step."""
         return {}

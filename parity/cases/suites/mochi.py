@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from parity.cases import Layout, ModelShape, Registry
-from parity.cases.checkpoints import RandomModel, register
+from dataclasses import replace
+
+from parity.cases import BlockShape, Layout, ModelShape, Registry
+from parity.cases.checkpoints import RandomModel, published, register
+from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42, add_transformer, layouts
 
 # Three stages whose widths, times and sides all differ.
 _VAE = RandomModel(
@@ -12,7 +15,16 @@ _VAE = RandomModel(
     | {"add_attention_block": (False, True, True, True)},
     class_name="AutoencoderKLMochi",
 )
+# Three heads divide by nothing, nor do 48 and 40 features of the streams.
+_TINY = published("mochi-1", num_layers=3, num_attention_heads=3, attention_head_dim=16, pooled_projection_dim=40).but(
+    text_embed_dim=24, time_embed_dim=32
+)
+# Whole tiles per head, as TTNN wants them: 192 features of the video's stream, 96 of the prompt's.
+_TINY64 = _TINY.but(num_layers=2, attention_head_dim=64, pooled_projection_dim=96, text_embed_dim=256)
 _MODELS = {
+    "mochi_tiny": _TINY.but(max_shard_size="200KB"),
+    "mochi_tiny64": _TINY64,
+    "mochi_tiny64_block": _TINY64.but(block=0),
     "mochi_vae_tiny": _VAE,
 }
 
@@ -21,6 +33,7 @@ def add(cases: Registry) -> None:
     """Add the cases of the transformer and of the decoder, on CPU ranks and in TTNN."""
     for name, model in _MODELS.items():
         register(name, model)
+    _reference(cases)
     for where, suite in ((("n300", "sp2"), "smoke"), (("t3k", "sp2_tp4"), "full"), (("galaxy", "sp8_tp4"), "full")):
         cases.make("vae_decoder", "mochi_vae_tiny", Layout(*where), ModelShape((3, 10, 13), 0, 2), suite=suite)
     for where, latent, suite in (
@@ -32,3 +45,22 @@ def add(cases: Registry) -> None:
         cases.make(
             "ttnn_vae_decoder", "mochi_vae_tiny", Layout(*where), ModelShape(latent, 0, 1), dtype="bf16", suite=suite
         )
+
+
+_SIZE = {"latent": (3, 10, 14), "text": 29}
+"""105 tokens of the video and 29 of the prompt, of which 20 are valid, or every one but every fourth."""
+
+
+def _reference(cases: Registry) -> None:
+    for layout in layouts("t3k-sp2_tp4 t3k-sp2_tp4-split t3k-sp8-usp_r2u4 bh_qb-sp2_tp2"):
+        add_transformer(cases, "mochi_tiny", layout, **_SIZE)
+    add_transformer(cases, "mochi_tiny", Layout("t3k", "sp2_tp4"), dtype="bf16", **_SIZE)
+    split = Layout("n300", "sp2", prompt_layout="split")
+    for layout in (Layout("bh-qb", "sp2_tp2"), split):
+        cases.make("block", "mochi_tiny64_block", layout, BlockShape(60, 45))
+    full = {"suite": "full", **_SIZE}
+    for layout in (RING8, ULYSSES8, USP42, replace(USP24, prompt_layout="split"), *layouts("t3k_1x8-tp8 tg-sp8_tp4")):
+        add_transformer(cases, "mochi_tiny", layout, **full)
+    guided = {"guidance": 4.5, "other_layout": Layout("t3k", "sp2_tp4"), **full}
+    for where in (("t3k", "cfg2_sp2_tp2"), ("galaxy", "cfg2_sp4_tp4")):
+        add_transformer(cases, "mochi_tiny", Layout(*where), **guided)

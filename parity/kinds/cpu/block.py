@@ -82,19 +82,25 @@ def inputs_of(case: Case, seed: int) -> dict[str, Tensor]:
     """Return what a case's block is run on in either backend: :func:`block_inputs` and what its class takes besides."""
     model = MODELS[case.model]
     features = get(model.class_name).config_class.from_dict(model.config).features
-    further = oracle_of(model.class_name).further_block_inputs(model.config, case.shape)
-    return block_inputs(case.shape, features, seed, model.config.get("time_embed_dim")) | further
+    oracle = oracle_of(model.class_name)
+    widths = oracle.block_features(model.config, features)
+    return block_inputs(case.shape, features, seed, *widths) | oracle.further_block_inputs(model.config, case.shape)
 
 
-def block_inputs(shape: BlockShape, features: int, seed: int, time_features: int | None = None) -> dict[str, Tensor]:
+def block_inputs(
+    shape: BlockShape, features: int, seed: int, prompt_features: int = 0, time_features: int = 0
+) -> dict[str, Tensor]:
     """Draw ``spatial`` (B, N, D), ``prompt`` (B, L, D), ``time`` (B, D) with silu applied; fp32 that bf16 can hold.
 
-    ``time_features``: of a time step that is not as wide as the streams.
+    ``prompt_features``, ``time_features``: of a prompt and a time step that are not as wide as the image's stream.
     Tokens have means that differ from 0 and from one another, so that a norm's mean and variance both matter; one of
     eight is so faint that the norm's epsilon does.
     """
     g = generator(seed, "block")
-    sizes = {"spatial": (shape.batch, shape.n, features), "prompt": (shape.batch, shape.text, features)}
+    sizes = {
+        "spatial": (shape.batch, shape.n, features),
+        "prompt": (shape.batch, shape.text, prompt_features or features),
+    }
     drawn = {
         name: torch.randn(size, generator=g) * 0.8 + 0.5 * torch.randn(*size[:2], 1, generator=g)
         for name, size in sizes.items()

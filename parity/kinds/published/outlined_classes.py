@@ -10,15 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from parity.cases.inputs import generator
-from refsim.models.mochi.config import MochiConfig
 from refsim.models.motif.config import MotifConfig
 from refsim.models.outline import TIME, Outline
 
@@ -101,30 +98,6 @@ def _flux1(model: Any) -> None:
             each.bias.zero_()
 
 
-def _mochi(model: Any) -> None:
-    _zero(model, "pooler.to_out.weight", "pooler.to_out.bias", "pos_frequencies", "norm1_context.linear_1.weight")
-    _zero(model, "norm1_context.linear_1.bias")
-    for block in model.transformer_blocks:
-        for norm in (block.norm1, block.norm1_context):
-            if hasattr(norm, "linear"):  # scale, gate, scale, gate
-                for x in (norm.linear.weight, norm.linear.bias):
-                    for scale in x.chunk(4)[::2]:
-                        scale.zero_()
-    for module in model.modules():
-        if type(module).__name__ in ("MochiRMSNormZero", "MochiModulatedRMSNorm", "MochiLayerNormContinuous"):
-            module.norm = _Centred()
-        if type(module).__name__ == "SwiGLU":
-            module.activation = nn.Identity()
-
-
-class _Centred(nn.Module):
-    """A layer norm; where it is given a scale, the scale is multiplied."""
-
-    def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        out = F.layer_norm(x, x.shape[-1:], eps=1e-6)
-        return out if scale is None else out * scale
-
-
 _DOUBLE = r"transformer_blocks\.(\d)\."
 _SINGLE = r"single_transformer_blocks\.0\."
 _TIME = r"time_(?:text_|guidance_)?embed\."
@@ -179,7 +152,6 @@ def _of_sd35(tensors: Tensors) -> Tensors:
 
 
 _SIZES: dict[str, Any] = {"num_layers": 2, "num_attention_heads": HEADS, "attention_head_dim": HEAD_DIM}
-_MOCHI = {**_SIZES, "pooled_projection_dim": INNER, "in_channels": CHANNELS, "text_embed_dim": TEXT, "patch_size": 2}
 _FLUX = {**_SIZES, "num_single_layers": 1, "in_channels": INNER, "joint_attention_dim": TEXT}
 _MOTIF = {**_SIZES, "modulation_dim": WIDTH, "time_embed_dim": TIME, "patch_size": 2, "in_channels": CHANNELS}
 _MOTIF |= {"text_dim": TEXT}
@@ -218,14 +190,5 @@ OUTLINED = {
         inputs=_IDS | _POOLED,
         change=_flux1,
         times=1000.0,
-    ),
-    "outlined_mochi": Outlined(
-        "MochiTransformer3DModel",
-        {**_MOCHI, "time_embed_dim": 256},
-        MochiConfig.from_dict(_MOCHI),
-        names=partial(_renamed, parts=2),
-        inputs={"encoder_attention_mask": torch.ones(2, PROMPT, dtype=torch.bool)},
-        change=_mochi,
-        pictures=2,
     ),
 }
