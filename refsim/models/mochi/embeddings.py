@@ -97,9 +97,9 @@ class Conditioning:
         return time_BD + self._pooled(prompt_BLT, mask_BL)
 
     def _pooled(self, prompt_BLT: Tensor, mask_BL: Tensor) -> Tensor:
-        weight_BL1 = mask_BL[..., None].to(prompt_BLT.dtype)
-        weight_BL1 = weight_BL1 / weight_BL1.sum(1, keepdim=True).clamp(min=1)
-        mean_B1T = (prompt_BLT * weight_BL1).sum(1, keepdim=True)
+        valid_B1L = mask_BL[:, None].to(prompt_BLT.dtype)
+        count_B11 = valid_B1L @ valid_B1L.transpose(1, 2)
+        mean_B1T = valid_B1L / count_B11.clamp(min=1) @ prompt_BLT
         heads = (POOL_HEADS, -1)
         kv = self._kv(torch.cat([mean_B1T, prompt_BLT], 1)).unflatten(2, (2, *heads))
         k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, heads, 1 + L, T / heads)
