@@ -113,7 +113,7 @@ def _inputs(spec: ModelSpec, config: Any, model: Any) -> dict[str, torch.Tensor]
     for name, dims in spec.model_class.input_shapes(config).items():
         named = [dim for dim in dims if not str(dim).startswith("[")]  # those in brackets may be left out
         shape = [sizes.get(dim, LARGEST) if isinstance(dim, str) else dim for dim in named]
-        whole = name in ("input_ids", "attention_mask")
+        whole = name in ("input_ids", "attention_mask", "encoder_attention_mask")
         found[name] = torch.zeros(shape, dtype=torch.int64 if whole else torch.float)
         if name == "img_shapes":
             found[name] = torch.tensor([[1, 4, 4]])
