@@ -77,7 +77,7 @@ def test_fewer_layers_than_the_checkpoint_has(folder):
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"_class_name": "MochiTransformer3DModel"}, "MochiTransformer3DModel"),
+        ({"_class_name": "HunyuanVideoTransformer3DModel"}, "HunyuanVideoTransformer3DModel"),
         ({"qk_norm": "layer_norm"}, "qk_norm"),
         ({"num_layers": "many"}, "num_layers"),
         ({"num_attention_heads": 5}, "caption_projection_dim"),

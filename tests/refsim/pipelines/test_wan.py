@@ -184,8 +184,8 @@ def test_what_a_check_lets_pass():
 
 
 def test_a_pipeline_of_another_kind(tmp_path):
-    (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "MochiPipeline"}))
-    with pytest.raises(UserError, match="MochiPipeline"):
+    (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "HunyuanVideoPipeline"}))
+    with pytest.raises(UserError, match="HunyuanVideoPipeline"):
         generate_images(tmp_path, REQUEST, mesh="n300", parallel="tp2")
 
 
