@@ -25,7 +25,7 @@ OPS: dict[str, tuple[str, ...]] = {
     "column-parallel linear": ("refsim.layers.linear:column_linear",),
     "q, k and v": ("refsim.layers.linear:fused_column_linear",),
     "term of a row-parallel linear": ("refsim.parallel.tensor:local_linear",),
-    "row-parallel linear": ("refsim.layers.linear:row_linear", "refsim.models.flux1.attention:row_linear"),
+    "row-parallel linear": ("refsim.layers.linear:row_linear", "refsim.blocks.single:row_linear"),
     "feed-forward": ("refsim.layers.feedforward:ParallelFeedForward._forward",),
     "attention": ("refsim.parallel.sdpa:OnlineSoftmax.result",),
     "norm": ("refsim.layers.norm:DistributedLayerNorm._normalize",),

@@ -156,17 +156,16 @@ class SingleStreamShape(BlockShape):
         features: of both streams.
         hidden: of the MLP, of one of both halves where it is gated.
         norm_name: of the norm.
-        qkv, qk_norms: names of the linears and norms of queries and keys.
+        attention: what the names of q, k, v and their norms begin with.
         mlp: name of the linear into the MLP.
-        packed: name of one linear for q, k, v and the MLP's in, in the place of ``qkv`` and ``mlp``; None for none.
+        packed: name of one linear without bias of q, k, v and the MLP's in, in the place of theirs; None for none.
         out: name of the linear of [heads | MLP].
     """
 
     features: int
     hidden: int
-    norm_name: str = "norm"
-    qkv: tuple[str, str, str] = ("attn.to_q", "attn.to_k", "attn.to_v")
-    qk_norms: tuple[str, str] = ("attn.norm_q", "attn.norm_k")
+    norm_name: str = "norm.norm"
+    attention: str = "attn"
     mlp: str = "proj_mlp"
     packed: str | None = None
     out: str = "proj_out"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.files.checkpoint import Weights
 from refsim.parallel.padding import padded_features, padded_heads
+from refsim.parallel.sequence import Range
 from refsim.parallel.tensor import (
     column_linear,
     concat_heads,
@@ -69,6 +71,35 @@ class ColParallelLinear:
         return out
 
 
+def take_part(
+    weights: Weights,
+    name: str,
+    shape: tuple[int, ...],
+    part: Range,
+    mine: Range,
+    *,
+    dim: int,
+    other: Range | None = None,
+) -> Tensor:
+    """Take this device's lanes of one part of a packed weight or bias, as if the part were one of its own.
+
+    A part's padding must not reach into the next part, so its real lanes are taken and padded.
+
+    Args:
+        shape: of the whole.
+        part: the lanes of ``dim`` that the part has.
+        mine: lanes of the padded part that this device holds, counted from the part's first.
+        other: range of a weight's other dim; lanes beyond the shape are zeros.
+    """
+    first, last = part
+    start, stop = (min(first + lane, last) for lane in mine)
+    others = [] if other is None else [other]
+    ranges = ((start, stop), *others) if dim == 0 else (*others, (start, stop))
+    lanes = weights.take(name, shape, *ranges)
+    missing = (mine[1] - mine[0]) - (stop - start)
+    return F.pad(lanes, (0, 0) * (len(shape) - 1 - dim) + (0, missing)) if missing else lanes
+
+
 class PackedColumns:
     """Column-parallel linears of one input in one weight of the checkpoint, each part cut over tp by itself.
 
@@ -94,30 +125,24 @@ class PackedColumns:
     ) -> None:
         self._device = device
         self._name = name
-        self._parts = parts
         tp = device.groups["tp"]
+        stops = list(accumulate(features for features, _ in parts))
+        self._parts = [(stop - features, stop) for (features, _), stop in zip(parts, stops, strict=True)]
         columns = (0, padded_features(in_features, tp.size))
-        total = sum(features for features, _ in parts)
-        self.weights: list[Tensor] = []
-        self.biases: list[Tensor | None] = []
-        first = 0
-        for features, padded in parts:
-            start, stop = shard_range(padded, tp)
-            real = first + min(start, features), first + min(stop, features)  # padding would reach into the next part
-            missing = (stop - start) - (real[1] - real[0])
-            weight = weights.take(f"{name}.weight", (total, in_features), real, columns)
-            self.weights.append(F.pad(weight, (0, 0, 0, missing)) if missing else weight)
-            self.biases.append(F.pad(weights.take(f"{name}.bias", (total,), real), (0, missing)) if bias else None)
-            first += features
+        lanes = list(zip(self._parts, (shard_range(padded, tp) for _, padded in parts), strict=True))
+        shape = (stops[-1], in_features)
+        self.weights = [take_part(weights, f"{name}.weight", shape, *each, dim=0, other=columns) for each in lanes]
+        self.biases: list[Tensor | None] = [None] * len(parts)
+        if bias:
+            self.biases = [take_part(weights, f"{name}.bias", shape[:1], *each, dim=0) for each in lanes]
 
     @in_module
     def __call__(self, x: MeshTensor) -> list[MeshTensor]:
         out = fused_column_linear(self._device, x, self.weights, self.biases)
-        parts = [out.with_local(part) for part in out.local.split([len(weight) for weight in self.weights], -1)]
-        first = 0
-        for (features, _), part in zip(self._parts, parts, strict=True):
-            self._device.observe(f"{self._name}@{first}:{first + features}", part)
-            first += features
+        sizes = [len(weight) for weight in self.weights]
+        parts = [out.with_local(local) for local in out.local.split(sizes, -1)]
+        for (start, stop), part in zip(self._parts, parts, strict=True):
+            self._device.observe(f"{self._name}@{start}:{stop}", part)
         return parts
 
 

@@ -23,6 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.base.schema import Layers, Size
+from refsim.blocks.shape import SingleStreamShape
+from refsim.blocks.single import AttentionAndMLPOut
 from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import timestep_embedding
 from refsim.layers.linear import (
@@ -36,7 +38,6 @@ from refsim.layers.linear import (
 from refsim.layers.modulation import Modulation, modulate
 from refsim.layers.norm import DistributedLayerNorm, LayerNorm, RMSNorm
 from refsim.layers.rope import apply_rotary
-from refsim.models.flux1.attention import AttentionAndMLPOut
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.spec import PROMPT
 from refsim.parallel.padding import padded_features
@@ -173,7 +174,9 @@ class _Single:
         self._in = _Fused(weights, device, f"{name}.in", o.features, outs)
         self._turn = _Turn(weights, device, name, o)
         self._head_dim = o.attention_head_dim
-        self._down = AttentionAndMLPOut(weights, device, f"{name}.down", o)
+        heads = (o.num_attention_heads, o.attention_head_dim)
+        shape = SingleStreamShape(*heads, o.time[-1], (), features=o.features, hidden=o.hidden)
+        self._down = AttentionAndMLPOut(weights, device, f"{name}.down", shape)
 
     def __call__(self, spatial: MeshTensor, prompt: MeshTensor, around: _Around) -> tuple[MeshTensor, MeshTensor]:
         shift, scale, gate = self._mod(around.time_BD) if self._mod else around.shared[2]

@@ -5,8 +5,8 @@ Legend: B batch, H local heads, N rows, E features of a head, D features of the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -85,6 +85,15 @@ class ColParallelLinear:
         return gather_matmul(self._ctx, x, self._weight, self._bias, activation=activation, within=within)
 
 
+def put_packed(ctx: Context, parts: Sequence[torch.Tensor], sizes: Sequence[int], width: int) -> ttnn.Tensor:
+    """Put parts (out, in) of one column-parallel weight: a device has its lanes of each, one part after the other.
+
+    ``sizes``: of the parts, ``width`` of the in features, with padding.
+    """
+    padded = [pad_to(part, size, width).unflatten(0, (ctx.tp, -1)) for part, size in zip(parts, sizes, strict=True)]
+    return ctx.put_weight(torch.cat(padded, 1).flatten(0, 1).t()[None, None], tp_dim=3)
+
+
 class PackedColumns:
     """Column-parallel linears of one input in one weight of the checkpoint, each part cut over tp by itself.
 
@@ -92,7 +101,7 @@ class PackedColumns:
     device d        [ d of part 0 | d of part 1 | ... ]
 
     Args:
-        parts: of each, its out features and these with padding.
+        parts: of each, its out features and these with padding, the same for all.
         bias: the linear has one.
     """
 
@@ -108,36 +117,19 @@ class PackedColumns:
     ) -> None:
         self._ctx = ctx
         self._bias = None
-        self._sizes = [padded // ctx.tp for _, padded in parts]
+        self._chunks = len(parts)
         features = [size for size, _ in parts]
+        padded = [size for _, size in parts]
         whole = weights.take(f"{name}.weight", (sum(features), in_features))
-        width = padded_features(in_features, ctx.tp)
-        padded = [pad_to(x, size, width) for x, (_, size) in zip(whole.split(features), parts, strict=True)]
-        self._weight = ctx.put_weight(self._per_device(padded).t()[None, None], tp_dim=3)
+        self._weight = put_packed(ctx, whole.split(features), padded, padded_features(in_features, ctx.tp))
         if bias:
             values = weights.take(f"{name}.bias", (sum(features),)).split(features)
-            padded = [pad_to(x, size) for x, (_, size) in zip(values, parts, strict=True)]
-            self._bias = ctx.put(self._per_device(padded)[None, None, None], tp_dim=3)
-
-    def _per_device(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Parts (tp * local, ...) -> (tp * all locals, ...)."""
-        return torch.cat([part.unflatten(0, (self._ctx.tp, -1)) for part in parts], 1).flatten(0, 1)
-
-    def __call__(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:
-        """(B, 1, rows, D) gathered -> per part (B, 1, rows, local features)."""
-        if len(set(self._sizes)) == 1:
-            return split_matmul(self._ctx, x, self._weight, self._bias, chunks=len(self._sizes))
-        return self._split(matmul(self._ctx, x, self._weight, self._bias))
+            of_device = [pad_to(x, size).unflatten(0, (ctx.tp, -1)) for x, size in zip(values, padded, strict=True)]
+            self._bias = ctx.put(torch.cat(of_device, 1).flatten()[None, None, None], tp_dim=3)
 
     def of_shards(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:
-        """Apply to ``x`` (B, 1, rows, local D), gathered on the way; the result as of a call."""
-        if len(set(self._sizes)) == 1:
-            return gather_split_matmul(self._ctx, x, self._weight, self._bias, chunks=len(self._sizes))
-        return self._split(gather_matmul(self._ctx, x, self._weight, self._bias))
-
-    def _split(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:
-        ends = list(accumulate(self._sizes))
-        return [x[:, :, :, end - size : end] for end, size in zip(ends, self._sizes, strict=True)]
+        """(B, 1, rows, local D), gathered on the way -> per part (B, 1, rows, local features)."""
+        return gather_split_matmul(self._ctx, x, self._weight, self._bias, chunks=self._chunks)
 
 
 class RowParallelLinear:
@@ -204,6 +196,17 @@ class AttentionSizes:
         return note("heads", self.num_heads, heads, over, ctx.tp) * self.head_dim
 
 
+def create_heads(qkv: ttnn.Tensor, heads: int) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
+    """(B, 1, rows, 3 * heads * E), a device's q, k and v side by side -> three (B, heads, rows, E)."""
+    return ttnn.experimental.nlp_create_qkv_heads(
+        qkv,
+        num_heads=heads,
+        num_kv_heads=heads,
+        transpose_k_heads=False,
+        memory_config=ttnn.DRAM_MEMORY_CONFIG,
+    )
+
+
 class ColParallelQKV:
     """q, k, v as one column-parallel linear; each device gets ``[its q heads | its k heads | its v heads]``."""
 
@@ -242,13 +245,7 @@ class ColParallelQKV:
         return self._heads(gather_matmul(self._ctx, x, self._weight, self._bias, within=True))
 
     def _heads(self, qkv: ttnn.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
-        return ttnn.experimental.nlp_create_qkv_heads(
-            qkv,
-            num_heads=self._local_heads,
-            num_kv_heads=self._local_heads,
-            transpose_k_heads=False,
-            memory_config=ttnn.DRAM_MEMORY_CONFIG,
-        )
+        return create_heads(qkv, self._local_heads)
 
     def columns(self, x: ttnn.Tensor) -> list[ttnn.Tensor]:
         """(B, 1, rows, D) gathered -> per name (B, 1, rows, local heads * E), for a norm over all heads."""

@@ -19,6 +19,8 @@ from torch import Tensor
 from parity.cases.checkpoints import MODELS
 from refsim.base.errors import PlacementError, UserError
 from refsim.base.mesh import Topology
+from refsim.blocks.shape import SingleStreamShape
+from refsim.blocks.single import AttentionAndMLPOut
 from refsim.ccl import all_to_all, neighbor_pad, reduce_scatter, shift
 from refsim.ccl.exchange import CHUNK_BYTES, split_chunks
 from refsim.files.checkpoint import ShapeWeights
@@ -30,7 +32,6 @@ from refsim.layers.kv_cache import KVCache
 from refsim.layers.modulation import Modulation, modulate
 from refsim.layers.norm import DistributedLayerNorm, DistributedRMSNorm, RMSNorm
 from refsim.layers.paged_cache import PAGE, PagePool
-from refsim.models.flux1.attention import AttentionAndMLPOut
 from refsim.models.flux1.embeddings import sequences_of
 from refsim.models.qwen3_moe.experts import Qwen3MoeSparseMoeBlock
 from refsim.models.registry import get
@@ -200,15 +201,15 @@ def parts(device: Device) -> Calls:
     """Call what models add to the layers: two ranges of features in one linear, attention to a prompt, experts."""
     weights = ShapeWeights(torch.float32, torch.ones)
     each = partial(spoiled, device)
-    flux = SimpleNamespace(features=32, num_attention_heads=4, attention_head_dim=8, mlp_features=64)
+    flux = SingleStreamShape(4, 8, 32, (), features=32, hidden=64)
     wan, qwen = (
         get(MODELS[name].class_name).config_class.from_dict(MODELS[name].config)
         for name in ("wan22_tiny", "qwen3_moe_tiny")
     )
     size = device.groups["tp"].size
-    padded = padded_heads(flux.num_attention_heads, size) // size
-    attended = laid_out(device, _B, padded, 2, flux.attention_head_dim, tp=1)
-    mlp = laid_out(device, _B, 2, padded_features(flux.mlp_features, size) // size, tp=2)
+    padded = padded_heads(flux.num_heads, size) // size
+    attended = laid_out(device, _B, padded, 2, flux.head_dim, tp=1)
+    mlp = laid_out(device, _B, 2, padded_features(flux.hidden, size) // size, tp=2)
     out = AttentionAndMLPOut(weights, device, "proj_out", flux)
     yield from each("proj_out", lambda x: out(attended, x), ("tp",), mlp)
     rows = laid_out(device, _B, _PROMPT, padded_features(wan.features, size))

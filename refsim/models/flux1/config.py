@@ -7,7 +7,7 @@ from typing import Any
 
 from refsim.base.errors import UserError
 from refsim.base.schema import Count, Flag, Size, read
-from refsim.blocks.shape import PROMPT_NAMES, DoubleStreamShape, ModulationShape, StreamShape, chunks
+from refsim.blocks.shape import PROMPT_NAMES, DoubleStreamShape, ModulationShape, SingleStreamShape, StreamShape, chunks
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,12 @@ class FluxConfig:
         """Hidden features of a feed-forward, and of a single block's MLP."""
         return 4 * self.features
 
+    def block_name(self, index: int) -> str:
+        """Return what the names of a block's weights begin with; single ones are counted on from the double ones."""
+        if index < self.num_layers:
+            return f"transformer_blocks.{index}"
+        return f"single_transformer_blocks.{index - self.num_layers}"
+
     def double_block(self) -> DoubleStreamShape:
         """Return what a double block is made of."""
         d = self.features
@@ -52,6 +58,13 @@ class FluxConfig:
                 d, self.mlp_features, PROMPT_NAMES, ("norm1_context.norm", "norm2_context"), "ff_context"
             ),
         )
+
+    def single_block(self) -> SingleStreamShape:
+        """Return what a single block is made of."""
+        d = self.features
+        modulations = (ModulationShape("norm.linear", d, chunks("attn")),)
+        heads = (self.num_attention_heads, self.attention_head_dim)
+        return SingleStreamShape(*heads, d, modulations, features=d, hidden=self.mlp_features)
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> FluxConfig:

@@ -14,7 +14,7 @@ from torch import Tensor
 from refsim.files.checkpoint import Weights
 from refsim.layers.linear import ColParallelLinear
 from refsim.layers.modulation import ModulatedOutput
-from refsim.models.flux1.block import block_name, build_block
+from refsim.models.flux1.block import build_block
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.embeddings import Conditioning, sequences_of
 from refsim.models.flux1.spec import CLASS_NAME
@@ -87,5 +87,5 @@ class FluxTransformer:
             self._device.stage(block=index)
             before = spatial, prompt
             spatial, prompt = block(spatial, prompt, silu_time, sequences=sequences)
-            self._device.observe_added(block_name(self._config, index), before, (spatial, prompt))
+            self._device.observe_added(self._config.block_name(index), before, (spatial, prompt))
         return self._out(spatial, silu_time, sequences.tokens).contiguous()

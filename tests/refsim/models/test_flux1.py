@@ -8,8 +8,8 @@ import torch
 import refsim
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
+from refsim.blocks.single import AttentionAndMLPOut
 from refsim.files.checkpoint import Checkpoint, Weights
-from refsim.models.flux1.attention import AttentionAndMLPOut
 from refsim.models.flux1.block import bind_block
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.spec import SPEC
@@ -67,7 +67,7 @@ def test_a_device_multiplies_its_own_heads_and_lanes(tiny, mesh, parallel):
     tp = options.parallel.tp
     for member in range(tp):
         device = Device(options, member)
-        out = AttentionAndMLPOut(Weights(Checkpoint(folder), torch.float32), device, name, config)
+        out = AttentionAndMLPOut(Weights(Checkpoint(folder), torch.float32), device, name, config.single_block())
         heads, lanes = -(-3 // tp) * 16, -(-192 // (32 * tp)) * 32 if tp > 1 else 192
         assert out.weight.shape[1] == heads + lanes
         for part, mine, size in (
