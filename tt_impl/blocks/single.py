@@ -35,7 +35,7 @@ Hidden = Callable[[], ttnn.Tensor]
 
 
 class SingleStreamBlock:
-    """A block such as ``single_transformer_blocks.{index}`` of diffusers' FluxTransformer2DModel.
+    """A block such as ``single_transformer_blocks.{index}`` of diffusers' transformers with two streams.
 
     Args:
         prefix: what the names of its weights begin with.
