@@ -82,6 +82,9 @@ _NEUTRAL_IN = {
     "experimental.deepseek_prefill.moe_grouped_topk": "weights_layout",
     "experimental.matmul_reduce_scatter_async": """
         memory_config_mm memory_config_rs reduce_scatter_core_grid_offset""",
+    "experimental.all_reduce_create_qkv_heads": "final_memory_config use_noc1_only",
+    "experimental.llama_reduce_scatter": "use_noc1_only",
+    "experimental.llama_rs_create_heads": "qkv_memory_config use_noc1_only use_optimal_ccl_for_llama",
     # in L1 the products of the strided one are not whole, but then it needs mm_window_blocks, too
     "experimental.minimal_matmul_strided_reduce_scatter_async": """
         memory_config_mm rs_output_mem_config rs_intermediate_mem_config chunk_width_in_mm_blocks

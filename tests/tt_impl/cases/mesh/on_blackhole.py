@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from benchmarks import drafter
+from tests.tt_impl.cases.values import fused_heads
 from tests.tt_impl.env import Env, collect
+from tests.tt_impl.properties import spread
 
 
 def bounded_units(t: Env) -> None:
@@ -48,6 +50,34 @@ def _drafter_layer(ttnn, kv, rows, q, new, mask, *, cached):
     ttnn.reshape(ttnn.transpose(out, 1, 2), (32, 4096))
     for x in (k, v):
         ttnn.slice(x, [0, 0, 0, 0], [1, 4, cached + 3, 128])
+
+
+def joined_heads(t: Env) -> None:
+    """Eight users on each device; of its 32 rows eight are heads. The operation wants ten rows of cores."""
+    x, parts = spread(t, 1, fused_heads.USERS // 4, 32, fused_heads.SIZE)
+    buffer = fused_heads.sharded(
+        t,
+        t.put(torch.zeros(1, fused_heads.USERS, 32, fused_heads.SIZE)),
+        "HEIGHT",
+        fused_heads.cores(t, 8, 4),
+        (32, fused_heads.SIZE),
+        rows=True,
+    )
+    ranges = (((1, 0), (3, 1)), ((1, 2), (2, 2)))
+    eight = t.ttnn.CoreRangeSet([t.ttnn.CoreRange(*(t.ttnn.CoreCoord(*end) for end in ends)) for ends in ranges])
+    out = t.ttnn.experimental.all_gather_concat(
+        fused_heads.sharded(t, x, "HEIGHT", eight, (32, fused_heads.SIZE), rows=True), buffer, 1, cluster_axis=1,
+        mesh_device=t.device, multi_device_global_semaphore=t.semaphores(1)[0], num_links=1,
+        num_heads=fused_heads.HEADS,
+        memory_config=fused_heads.config(t, "WIDTH", fused_heads.cores(t, 8, 2), (32, 64)), topology=t.linear,
+        subdevice_id=t.ttnn.SubDeviceId(0),
+    )  # fmt: skip
+    wanted = list(parts)
+    for group in t.groups(1):
+        users = torch.cat([parts[rank] for rank in group], 1)[:, :, : fused_heads.HEADS]
+        for rank in group:
+            wanted[rank] = users.reshape(1, 1, fused_heads.USERS, fused_heads.HEADS * fused_heads.SIZE)
+    t.check(out, wanted)
 
 
 CASES = collect(globals())

@@ -1,0 +1,104 @@
+"""Heads split behind a sum or joined behind a gather in one operation, over the four devices of axis 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.tt_impl.env import Env, collect
+from tests.tt_impl.properties import spread
+
+HEADS, SIZE, USERS = 8, 128, 32
+WIDTH = (HEADS + 2) * SIZE
+
+
+def cores(t: Env, columns: int, rows: int) -> Any:
+    """Return a rectangle of cores from (0, 0) on."""
+    ttnn = t.ttnn
+    return ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(columns - 1, rows - 1))})
+
+
+def config(t: Env, layout: str, cores: Any, shape: tuple[int, int]) -> Any:
+    """Return the memory config of a tensor in L1, ``layout`` WIDTH or HEIGHT, with shards of ``shape``."""
+    ttnn = t.ttnn
+    spec = ttnn.ShardSpec(cores, shape, ttnn.ShardOrientation.ROW_MAJOR)
+    return ttnn.MemoryConfig(getattr(ttnn.TensorMemoryLayout, f"{layout}_SHARDED"), ttnn.BufferType.L1, spec)
+
+
+def sharded(t: Env, x: Any, layout: str, cores: Any, shape: tuple[int, int], rows: bool = False) -> Any:
+    """Return a tensor in shards, row-major if asked for ``rows``."""
+    if rows:
+        x = t.ttnn.to_layout(x, t.ttnn.ROW_MAJOR_LAYOUT)
+    return t.ttnn.to_memory_config(x, config(t, layout, cores, shape))
+
+
+def _sums(t: Env, parts: list[Tensor]) -> list[Tensor]:
+    wanted = list(parts)
+    for group in t.groups(1):
+        for rank in group:
+            wanted[rank] = torch.stack([parts[other] for other in group]).sum(0)
+    return wanted
+
+
+def _packets(t: Env, rows: bool = False) -> Any:
+    every = cores(t, 8, 4)
+    return sharded(t, t.put(torch.zeros(1, 1, 32, 512 * 32)), "WIDTH", every, (32, 512), rows)
+
+
+def reduce_scatter(t: Env) -> None:
+    x, parts = spread(t, 1, 1, USERS, WIDTH)
+    out = t.ttnn.experimental.llama_reduce_scatter(
+        sharded(t, x, "WIDTH", cores(t, 5, 4), (32, 64)), _packets(t), 3, t.semaphores(1)[0],
+        t.ttnn.SubDeviceId(0), cluster_axis=1, mesh_device=t.device, num_links=1, topology=t.linear,
+        memory_config=config(t, "WIDTH", cores(t, 5, 2), (32, 32)),
+    )  # fmt: skip
+    sums = _sums(t, parts)
+    places = {rank: place for group in t.groups(1) for place, rank in enumerate(group)}
+    t.check(out, [sums[rank].chunk(4, 3)[places[rank]] for rank in range(t.n)], ulps=2)
+
+
+def _heads(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return x.reshape(1, -1, HEADS + 2, SIZE).split([HEADS, 1, 1], 2)
+
+
+def heads_of_some_users(t: Env) -> None:
+    x, parts = spread(t, 1, 1, USERS, WIDTH)
+    outs = t.ttnn.experimental.llama_rs_create_heads(
+        sharded(t, x, "WIDTH", cores(t, 5, 4), (32, 64), rows=True), _packets(t, rows=True), 3, t.semaphores(1)[0],
+        t.ttnn.SubDeviceId(0), cluster_axis=1, mesh_device=t.device, topology=t.linear, num_links=1, num_heads=HEADS,
+        num_kv_heads=1, memory_config=config(t, "WIDTH", cores(t, 5, 2), (32, 32)),
+        qkv_memory_config=config(t, "HEIGHT", cores(t, 8, 4), (32, SIZE)),
+    )  # fmt: skip
+    sums = _sums(t, parts)
+    places = {rank: place for group in t.groups(1) for place, rank in enumerate(group)}
+    users = [sums[rank].chunk(4, 2)[places[rank]] for rank in range(t.n)]
+    for out, wanted in zip(outs, zip(*map(_heads, users), strict=True), strict=True):
+        missing = HEADS - wanted[0].shape[2]
+        t.check(out, [F.pad(x, (0, 0, 0, missing), value=float("nan")) for x in wanted], ulps=2)
+
+
+def heads_from_an_offset(t: Env) -> None:
+    """Every column of the mesh takes eight users, from a number that its devices are given."""
+    x, parts = spread(t, 1, 1, USERS, WIDTH)
+    firsts = torch.tensor([[8], [0], [24], [16]], dtype=torch.int32)
+    ten = cores(t, 5, 2)
+    summed, *outs = t.ttnn.experimental.all_reduce_create_qkv_heads(
+        sharded(t, x, "WIDTH", cores(t, 5, 4), (32, 64)),
+        sharded(t, t.put(torch.zeros(1, 1, 32, 4 * WIDTH)), "WIDTH", ten, (32, 4 * SIZE)),
+        batch_offset=t.put(firsts, (None, 0), dtype="int32"), cluster_axis=1, mesh_device=t.device,
+        multi_device_global_semaphore=t.semaphores(1)[0], num_heads=HEADS, num_kv_heads=1, num_links=1,
+        memory_config=config(t, "WIDTH", ten, (32, SIZE)), topology=t.linear, slice_size=8,
+        final_memory_config=config(t, "HEIGHT", cores(t, 8, 4), (32, SIZE)), dtype=t.ttnn.bfloat16,
+        subdevice_id=t.ttnn.SubDeviceId(0),
+    )  # fmt: skip
+    sums = _sums(t, parts)
+    t.check(summed, sums, ulps=2)
+    taken = [sums[rank][:, :, (first := int(firsts[rank % 4])) : first + 8] for rank in range(t.n)]
+    for out, wanted in zip(outs, zip(*map(_heads, taken), strict=True), strict=True):
+        t.check(out, list(wanted), ulps=2)
+
+
+CASES = collect(globals())
