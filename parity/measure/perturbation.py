@@ -32,7 +32,7 @@ OPS: dict[str, tuple[str, ...]] = {
     "norm of a head": (
         "refsim.layers.norm:RMSNorm.__call__",
         "refsim.layers.norm:DistributedRMSNorm._normalize",
-        "refsim.models.cogvideox.block:_HeadNorm._normalize",
+        "refsim.layers.norm:HeadLayerNorm._normalize",
     ),
     "chunk of a modulation": ("refsim.layers.modulation:Modulation._chunk",),
     "gather of features": ("refsim.parallel.tensor:all_gather",),

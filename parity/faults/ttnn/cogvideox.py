@@ -63,12 +63,9 @@ def norms_without_affine(original: Callable, self: Any, ctx: Any, *, affine: Any
     "Queries and keys are normalised over the features of all heads instead of those of one.",
     "Wan's norm, which stands before the heads are split",
 )
-@at("tt_impl.models.cogvideox.block:_Attention.project")
+@at("tt_impl.layers.attention:StreamQKV.of_shards")
 def heads_normalised_together(original: Callable, self: Any, x: Any, rotary: Any) -> Any:
-    with (
-        instead(self, "_norm_q", partial(_over_all_heads, self._norm_q)),
-        instead(self, "_norm_k", partial(_over_all_heads, self._norm_k)),
-    ):
+    with instead(self, "_norms", [partial(_over_all_heads, norm) for norm in self._norms]):
         return original(self, x, rotary)
 
 
@@ -87,7 +84,7 @@ def _over_all_heads(norm: Any, y: Any) -> Any:
 def rotary_on_the_prompt() -> Patch:
     tables = []
 
-    @at("tt_impl.models.cogvideox.block:_Attention.project")
+    @at("tt_impl.layers.attention:StreamQKV.of_shards")
     def project(original: Callable, self: Any, x: Any, rotary: Any) -> Any:
         if rotary is not None:
             tables[:] = rotary

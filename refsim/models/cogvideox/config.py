@@ -7,6 +7,7 @@ from typing import Any
 
 from refsim.base.errors import UserError
 from refsim.base.schema import Flag, Positive, Size, check, check_fixed, read
+from refsim.blocks.shape import DoubleStreamShape, ModulationShape, StreamShape, chunks
 
 _FIXED = {
     "activation_fn": "gelu-approximate",
@@ -46,6 +47,27 @@ class CogVideoXConfig:
     @property
     def features(self) -> int:
         return self.num_attention_heads * self.attention_head_dim
+
+    def block(self) -> DoubleStreamShape:
+        """Return what a block is made of: video and text share every weight, and each linear of the time step makes
+        the shift, scale and gate of the one and of the other."""
+        d = self.features
+        return DoubleStreamShape(
+            self.num_attention_heads,
+            self.attention_head_dim,
+            self.time_embed_dim,
+            (
+                ModulationShape("norm1.linear", d, chunks("attn", "prompt.attn")),
+                ModulationShape("norm2.linear", d, chunks("ff", "prompt.ff")),
+            ),
+            norm="layer_affine",
+            eps=self.norm_eps,
+            qk_norm="layer_affine",
+            qkv_bias=self.attention_bias,
+            spatial=StreamShape(d, 4 * d, norms=("norm1.norm", "norm2.norm")),
+            prompt=None,
+            attention="attn1",
+        )
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> CogVideoXConfig:

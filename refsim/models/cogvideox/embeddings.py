@@ -9,11 +9,15 @@ A member of sp makes the positions of its own tokens only.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.base.errors import UserError
+from refsim.blocks.sequences import Sequences
 from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import TwoLinears, timestep_embedding
 from refsim.layers.linear import ColParallelLinear
@@ -93,6 +97,12 @@ class VideoPatches:
         p = self._config.patch_size
         x = out_BNP.unflatten(2, (-1, self._deep, p, p)).unflatten(1, grid)  # (B, t, h, w, C, deep, p, p)
         return x.permute(0, 1, 5, 4, 2, 6, 3, 7).flatten(6).flatten(4, 5).flatten(1, 2).contiguous()
+
+
+def sequences_of(device: Device, config: CogVideoXConfig, grid: Grid, text: int) -> Sequences:
+    """Cut the tokens of a grid and ``text`` of the prompt; only the video is turned by its positions."""
+    sequences = Sequences.of(device, math.prod(grid), text)
+    return replace(sequences, rotary=rotary_tables(config, grid, sequences.tokens, device.groups["sp"].index))
 
 
 def rotary_tables(config: CogVideoXConfig, grid: Grid, tokens: TokenShards, shard: int) -> tuple[Tensor, Tensor] | None:

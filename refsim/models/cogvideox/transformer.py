@@ -13,20 +13,18 @@ Source of both forms of the prompt: xDiT's USP tutorial for CogVideoX.
 
 from __future__ import annotations
 
-import math
-
 import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.files.checkpoint import Weights
 from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.layers.norm import LayerNorm
-from refsim.models.cogvideox.block import CogVideoXBlock
+from refsim.models.cogvideox.block import build_block
 from refsim.models.cogvideox.config import CogVideoXConfig
-from refsim.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, rotary_tables
+from refsim.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, sequences_of
 from refsim.models.cogvideox.spec import CLASS_NAME
 from refsim.models.inputs import BATCH, Dims
-from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
+from refsim.parallel.sequence import cut_tokens, gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
@@ -38,7 +36,6 @@ class CogVideoXTransformer:
     def __init__(self, weights: Weights, device: Device, config: CogVideoXConfig) -> None:
         self._device = device
         self._config = config
-        self._split_prompt = device.options.splits_prompt
         d = config.features
         self._patches = VideoPatches(weights, device, config)
         self._text = ColParallelLinear(
@@ -46,7 +43,7 @@ class CogVideoXTransformer:
         )
         self._time = TimeEmbedding(weights, config)
         self._ofs = None if config.ofs_embed_dim is None else TimeEmbedding(weights, config, ofs=True)
-        self._blocks = [CogVideoXBlock(weights, device, config, i) for i in range(config.num_layers)]
+        self._blocks = [build_block(weights, device, config, i) for i in range(config.num_layers)]
         self._norm_final, self._norm_out = (
             LayerNorm(device, features=d, eps=config.norm_eps, affine=(weights, name))
             for name in ("norm_final", "norm_out.norm")
@@ -76,23 +73,21 @@ class CogVideoXTransformer:
         """Map (B, F, C, H, W), (B, L, text), (B,), (1,) on all devices to (B, F, C, H, W), replicated over sp, tp."""
         sp = self._device.groups["sp"]
         grid = self._patches.grid(hidden_states.shape[1:])
-        tokens = TokenShards.of(math.prod(grid), sp.size)
-        text_tokens = TokenShards.of_prompt(encoder_hidden_states.shape[1], sp.size) if self._split_prompt else None
-        rotary = rotary_tables(self._config, grid, tokens, sp.index)
+        sequences = sequences_of(self._device, self._config, grid, encoder_hidden_states.shape[1])
         with self._device.module("time_embedding"):
             time = self._time(timestep, hidden_states.dtype)
             if self._ofs is not None and ofs is not None:
                 time = time + self._ofs(ofs, hidden_states.dtype)
             silu_time = F.silu(time)
-        video = self._patches(hidden_states, tokens, sp.index)
+        video = self._patches(hidden_states, sequences.tokens, sp.index)
         text = MeshTensor(encoder_hidden_states)
-        if text_tokens is not None:
-            text = cut_tokens(self._device, text, text_tokens, dim=1)
+        if sequences.prompt_tokens is not None:
+            text = cut_tokens(self._device, text, sequences.prompt_tokens, dim=1)
         text = self._text(text)
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
             before = video, text
-            video, text = block(video, text, silu_time, rotary=rotary, tokens=tokens, text_tokens=text_tokens)
+            video, text = block(video, text, silu_time, sequences=sequences)
             self._device.observe_added(f"transformer_blocks.{index}", before, (video, text))
         self._device.stage()
         with self._device.module("norm_out"):
@@ -101,5 +96,5 @@ class CogVideoXTransformer:
             x = gathered.local[..., : self._config.features]
             x = self._norm_out(self._norm_final(x)) * (1 + scale) + shift
         with self._device.module("proj_out"):
-            out_BNP = gather_tokens(self._device, gathered.with_local(self._proj_out(x)), tokens, dim=1).local
+            out_BNP = gather_tokens(self._device, gathered.with_local(self._proj_out(x)), sequences.tokens, dim=1).local
             return self._patches.unpatchify(out_BNP, grid)

@@ -10,6 +10,7 @@ Patches and positions of all tokens are made on the host, which cuts them over s
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 import ttnn
@@ -17,6 +18,7 @@ import ttnn
 from refsim.base.errors import UserError
 from refsim.files.checkpoint import Weights
 from refsim.models.cogvideox.config import CogVideoXConfig
+from tt_impl.blocks.sequences import Sequences
 from tt_impl.layers.embeddings import TwoLinears, timestep_embedding
 from tt_impl.layers.linear import ColParallelLinear, pad_to
 from tt_impl.layers.rope import PairTables, pair_rotary, rotary_angles, token_positions
@@ -86,6 +88,11 @@ class VideoPatches:
         p = self._config.patch_size
         x = out_BNP.unflatten(2, (-1, self._deep, p, p)).unflatten(1, grid)  # (B, t, h, w, C, deep, p, p)
         return x.permute(0, 1, 5, 4, 2, 6, 3, 7).flatten(6).flatten(4, 5).flatten(1, 2).contiguous()
+
+
+def sequences_of(ctx: Context, config: CogVideoXConfig, grid: Grid, text: int) -> Sequences:
+    """Of the tokens of a grid and ``text`` of the prompt; only the video is turned by its positions."""
+    return replace(Sequences.of(ctx, math.prod(grid), text), rotary=rotary_tables(ctx, config, grid))
 
 
 def rotary_tables(ctx: Context, config: CogVideoXConfig, grid: Grid) -> PairTables | None:

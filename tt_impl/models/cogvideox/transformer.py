@@ -13,10 +13,10 @@ from refsim.models.cogvideox.spec import CLASS_NAME
 from tt_impl.layers.linear import ColParallelLinear, Linear
 from tt_impl.layers.modulation import modulate
 from tt_impl.layers.norm import LayerNorm
-from tt_impl.models.cogvideox.block import CogVideoXBlock
-from tt_impl.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, rotary_tables
+from tt_impl.models.cogvideox.block import build_block
+from tt_impl.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, sequences_of
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.sequence import put_prompt, split_length
+from tt_impl.parallel.sequence import put_prompt
 from tt_impl.parallel.tensor import gather_features
 
 
@@ -33,7 +33,7 @@ class CogVideoXTransformer:
         )
         self._time = TimeEmbedding(weights, ctx, config)
         self._ofs = None if config.ofs_embed_dim is None else TimeEmbedding(weights, ctx, config, ofs=True)
-        self._blocks = [CogVideoXBlock(weights, ctx, config, i) for i in range(config.num_layers)]
+        self._blocks = [build_block(weights, ctx, config, i) for i in range(config.num_layers)]
         self._norm_final, self._norm_out = (
             LayerNorm(ctx, features=d, eps=config.norm_eps, affine=(weights, name))
             for name in ("norm_final", "norm_out.norm")
@@ -54,8 +54,7 @@ class CogVideoXTransformer:
         """Host inputs of the diffusers forward -> (B, 1, local N, C * deep * p * p), cut over sp, on the device."""
         ctx = self._ctx
         grid = self._patches.grid(tuple(hidden_states.shape[1:]))
-        tokens = {"logical_n": math.prod(grid), "logical_l": split_length(ctx, encoder_hidden_states.shape[1])}
-        rotary = rotary_tables(ctx, self._config, grid)
+        sequences = sequences_of(ctx, self._config, grid, encoder_hidden_states.shape[1])
         time = self._time(timestep)
         if self._ofs is not None and ofs is not None:
             time = ttnn.add(time, self._ofs(ofs))
@@ -63,7 +62,7 @@ class CogVideoXTransformer:
         video = self._patches(hidden_states)
         text = self._text(put_prompt(ctx, encoder_hidden_states))
         for block in self._blocks:
-            video, text = block(video, text, time, rotary=rotary, **tokens)
+            video, text = block(video, text, time, sequences=sequences)
         shift, scale = ttnn.chunk(self._mod_out(time), 2, -1)
         normed = self._norm_out(self._norm_final(gather_features(ctx, video)))
         return self._proj_out(modulate(normed, shift, scale))
