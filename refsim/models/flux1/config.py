@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from refsim.base.errors import UserError
 from refsim.base.schema import Count, Flag, Size, read
 from refsim.blocks.shape import PROMPT_NAMES, DoubleStreamShape, ModulationShape, SingleStreamShape, StreamShape, chunks
+
+
+class Axes(Protocol):
+    """What rotary tables read of a configuration, Flux.1's or FLUX.2's."""
+
+    @property
+    def axes_dims_rope(self) -> tuple[int, ...]: ...
+    @property
+    def rope_theta(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,7 @@ class FluxConfig:
     pooled_projection_dim: Size = 768
     guidance_embeds: Flag = False
     axes_dims_rope: tuple[Size, ...] = (16, 56, 56)
+    rope_theta: ClassVar[float] = 10000.0
 
     @property
     def features(self) -> int:

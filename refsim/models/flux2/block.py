@@ -10,27 +10,29 @@ single   spatial --LN--mod--all_gather--[q k v gate up]--+--> joint attention, S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.blocks.double import DoubleStreamBlock
+from refsim.blocks.sequences import Sequences
 from refsim.files.checkpoint import Weights
-from refsim.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads, RowParallelLinear
+from refsim.layers.attention import turned
+from refsim.layers.feedforward import activated
+from refsim.layers.linear import AttentionSizes, PackedColumns
 from refsim.layers.modulation import Modulation, modulate
 from refsim.layers.norm import DistributedLayerNorm, RMSNorm
-from refsim.layers.rope import Rotary, apply_rotary
+from refsim.layers.rope import Rotary
+from refsim.models.flux1.embeddings import sequences_of
 from refsim.models.flux2.config import Flux2Config
-from refsim.models.flux2.embeddings import Sequences
 from refsim.parallel.padding import padded_features
 from refsim.parallel.ring import QKV
 from refsim.parallel.tensor import (
     concat_heads,
-    fused_column_linear,
     gather_features,
     row_linear,
     shard_range,
@@ -47,21 +49,6 @@ Chunks = list[MeshTensor]
 
 def _sizes(config: Flux2Config) -> AttentionSizes:
     return AttentionSizes(config.features, config.num_attention_heads, config.attention_head_dim)
-
-
-def _head_norms(
-    weights: Weights, device: Device, prefix: str, config: Flux2Config, names: tuple[str, str]
-) -> list[RMSNorm]:
-    norm = {"features": config.attention_head_dim, "eps": config.eps}
-    return [RMSNorm(weights, device, f"{prefix}.{name}", **norm) for name in names]
-
-
-def _turned(device: Device, qkv: tuple[MeshTensor, ...], norms: list[RMSNorm], rotary: Rotary) -> QKV:
-    """Norm queries and keys per head, then turn them by their positions."""
-    q, k, v = qkv
-    q, k = (norm.of_heads(x) for norm, x in zip(norms, (q, k), strict=True))
-    q, k = (x.map("rope", lambda y: apply_rotary(device, y, *rotary)) for x in (q, k))
-    return q, k, v
 
 
 def _take_part(
@@ -83,72 +70,6 @@ def _take_part(
     lanes = weights.take(name, shape, *ranges)
     missing = (mine[1] - mine[0]) - (stop - start)
     return F.pad(lanes, (0, 0, 0, missing) if dim == 0 else (0, missing)) if missing else lanes
-
-
-class PackedColumns:
-    """One column-parallel linear whose out features are parts side by side, each cut for itself.
-
-        checkpoint      [ q | k | v | gate | up ]        (any parts)
-        device d        [ q of d | k of d | v of d | gate of d | up of d ]
-
-    One cut through all parts instead would give a device queries without their keys. Input (B, rows, D) tp=Replicate,
-    output per part (B, rows, its local lanes) tp=Shard(-1).
-
-    Args:
-        parts: of each, its out features and these with padding.
-    """
-
-    def __init__(
-        self, weights: Weights, device: Device, name: str, *, in_features: int, parts: Sequence[tuple[int, int]]
-    ) -> None:
-        self._device = device
-        self._name = name
-        tp = device.groups["tp"]
-        stops = list(accumulate(features for features, _ in parts))
-        self._parts = [(stop - features, stop) for (features, _), stop in zip(parts, stops, strict=True)]
-        shape = (stops[-1], in_features)
-        columns = (0, padded_features(in_features, tp.size))
-        rows = [shard_range(padded, tp) for _, padded in parts]
-        self.weights = [
-            _take_part(weights, f"{name}.weight", shape, part, mine, dim=0, other=columns)
-            for part, mine in zip(self._parts, rows, strict=True)
-        ]
-
-    @in_module
-    def __call__(self, x: MeshTensor) -> list[MeshTensor]:
-        out = fused_column_linear(self._device, x, self.weights, [None] * len(self.weights))
-        sizes = [len(weight) for weight in self.weights]
-        parts = [out.with_local(local) for local in out.local.split(sizes, -1)]
-        for (start, stop), part in zip(self._parts, parts, strict=True):
-            self._device.observe(f"{self._name}@{start}:{stop}", part)
-        return parts
-
-
-class PackedSwiGLU:
-    """D -> F -> D by ``silu(gate) * up``, gate and up in one linear, in this order.
-
-    Input tp=Replicate (gathered), output tp=Shard(-1).
-    """
-
-    def __init__(self, weights: Weights, device: Device, name: str, config: Flux2Config) -> None:
-        self._device = device
-        self._name = name
-        d = config.features
-        hidden = config.mlp_features
-        parts = [(hidden, padded_features(hidden, device.groups["tp"].size))] * 2
-        self._in = PackedColumns(weights, device, f"{name}.linear_in", in_features=d, parts=parts)
-        out = {"in_features": hidden, "out_features": d, "bias": False}
-        self._out = RowParallelLinear(weights, device, f"{name}.linear_out", **out)
-
-    def __call__(self, x: MeshTensor) -> MeshTensor:
-        out = self._out(gated(*self._in(x)))
-        self._device.observe(self._name, out)
-        return out
-
-
-def gated(gate: MeshTensor, up: MeshTensor) -> MeshTensor:
-    """Return ``silu(gate) * up``."""
-    return gate.map("silu", F.silu) * up
 
 
 class AttentionAndMLPOut:
@@ -187,72 +108,22 @@ class AttentionAndMLPOut:
 
 
 class Modulations:
-    """``double_stream_modulation_img``, ``_txt`` and ``single_stream_modulation``: those of all blocks."""
+    """The linears of the time step that all blocks of a kind share."""
 
     def __init__(self, weights: Weights, device: Device, config: Flux2Config) -> None:
-        names = {"double_stream_modulation_img": 6, "double_stream_modulation_txt": 6, "single_stream_modulation": 3}
-        self._image, self._prompt, self._single = (
+        kinds = {"double_stream_modulation_img": 6, "double_stream_modulation_txt": 6, "single_stream_modulation": 3}
+        *self._double, self._single = (
             Modulation(weights, device, f"{name}.linear", features=config.features, chunks=chunks, bias=False)
-            for name, chunks in names.items()
+            for name, chunks in kinds.items()
         )
 
-    def double(self, time_BD: Tensor) -> tuple[Chunks, ...]:
+    def double(self, time_BD: Tensor) -> list[Chunks]:
         """Return the chunks of the image and of the prompt in double blocks; ``time_BD`` with silu applied."""
-        return self._image(time_BD), self._prompt(time_BD)
+        return [modulation(time_BD) for modulation in self._double]
 
-    def single(self, time_BD: Tensor) -> tuple[Chunks, ...]:
+    def single(self, time_BD: Tensor) -> list[Chunks]:
         """Return the chunks of both streams in single blocks."""
-        return (self._single(time_BD),)
-
-
-class DoubleBlock:
-    """``transformer_blocks.{index}`` of diffusers' Flux2Transformer2DModel."""
-
-    def __init__(self, weights: Weights, device: Device, config: Flux2Config, index: int) -> None:
-        self._device = device
-        d = config.features
-        prefix = f"transformer_blocks.{index}"
-        norm = {"features": d, "eps": config.eps}
-        self._norm1, self._norm1_prompt, self._norm2, self._norm2_prompt = (
-            DistributedLayerNorm(device, name=f"{prefix}.{name}", **norm)
-            for name in ("norm1", "norm1_context", "norm2", "norm2_context")
-        )
-        attn = f"{prefix}.attn"
-        self._qkv, self._qkv_prompt = (
-            ColParallelQKV(weights, device, tuple(f"{attn}.{n}" for n in names), _sizes(config), bias=False)
-            for names in (("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj"))
-        )
-        self._norms, self._norms_prompt = (
-            _head_norms(weights, device, attn, config, names)
-            for names in (("norm_q", "norm_k"), ("norm_added_q", "norm_added_k"))
-        )
-        self._out, self._out_prompt = (
-            RowParallelHeads(weights, device, f"{attn}.{name}", _sizes(config), bias=False)
-            for name in ("to_out.0", "to_add_out")
-        )
-        self._ff, self._ff_prompt = (
-            PackedSwiGLU(weights, device, f"{prefix}.{name}", config) for name in ("ff", "ff_context")
-        )
-
-    def __call__(
-        self, spatial: MeshTensor, prompt: MeshTensor, modulation: tuple[Chunks, ...], *, sequences: Sequences
-    ) -> Streams:
-        """(B, local N, local D) and (B, local L, local D) in and out."""
-        (shift, scale, gate, *feed_forward), (shift_p, scale_p, gate_p, *feed_forward_p) = modulation
-        normed = self._modulated(self._norm1(spatial), shift, scale)
-        qkv = _turned(self._device, self._qkv(normed), self._norms, sequences.rotary)
-        normed_p = self._modulated(self._norm1_prompt(prompt), shift_p, scale_p)
-        prompt_qkv = _turned(self._device, self._qkv_prompt(normed_p), self._norms_prompt, sequences.prompt_rotary)
-        attn, attn_p, _ = joint_attention(self._device, qkv, prompt_qkv, **sequences.cut)
-        spatial = spatial + self._out(attn) * gate
-        prompt = prompt + self._out_prompt(attn_p) * gate_p
-        shift, scale, gate = feed_forward
-        spatial = spatial + self._ff(self._modulated(self._norm2(spatial), shift, scale)) * gate
-        shift, scale, gate = feed_forward_p
-        return spatial, prompt + self._ff_prompt(self._modulated(self._norm2_prompt(prompt), shift, scale)) * gate
-
-    def _modulated(self, normed: MeshTensor, shift: MeshTensor, scale: MeshTensor) -> MeshTensor:
-        return gather_features(self._device, modulate(normed, shift, scale))
+        return [self._single(time_BD)]
 
 
 class SingleBlock:
@@ -267,12 +138,17 @@ class SingleBlock:
         self._head_dim = config.attention_head_dim
         hidden = config.mlp_features
         parts = [(d, _sizes(config).padded(tp))] * 3 + [(hidden, padded_features(hidden, tp.size))] * 2
-        self._in = PackedColumns(weights, device, f"{prefix}.attn.to_qkv_mlp_proj", in_features=d, parts=parts)
-        self._norms = _head_norms(weights, device, f"{prefix}.attn", config, ("norm_q", "norm_k"))
+        self._in = PackedColumns(
+            weights, device, f"{prefix}.attn.to_qkv_mlp_proj", in_features=d, parts=parts, bias=False
+        )
+        self._norms = [
+            RMSNorm(weights, device, f"{prefix}.attn.{name}", features=config.attention_head_dim, eps=config.eps)
+            for name in ("norm_q", "norm_k")
+        ]
         self._out = AttentionAndMLPOut(weights, device, f"{prefix}.attn.to_out", config)
 
     def __call__(
-        self, spatial: MeshTensor, prompt: MeshTensor, modulation: tuple[Chunks, ...], *, sequences: Sequences
+        self, spatial: MeshTensor, prompt: MeshTensor, modulation: list[Chunks], *, sequences: Sequences
     ) -> Streams:
         """(B, local N, local D) and (B, local L, local D) in and out."""
         ((shift, scale, gate),) = modulation
@@ -285,25 +161,25 @@ class SingleBlock:
     def _projected(self, normed: MeshTensor, rotary: Rotary) -> tuple[QKV, MeshTensor]:
         """Return q, k, v (B, local heads, rows, E) and the MLP's hidden features (B, rows, local F)."""
         *qkv, gate, up = self._in(gather_features(self._device, normed))
-        heads = tuple(split_heads(part, self._head_dim) for part in qkv)
-        return _turned(self._device, heads, self._norms, rotary), gated(gate, up)
+        q, k, v = (split_heads(part, self._head_dim) for part in qkv)
+        return turned(self._device, (q, k, v), self._norms, rotary), activated([gate, up], "swiglu_gate_first")
 
 
 def bind_block(
     weights: Weights, device: Device, config: Flux2Config, index: int, inputs: dict[str, Tensor]
 ) -> Callable[..., Any]:
     """Block ``index``, single ones counted on from the double ones, for the positions ``img_ids`` and ``txt_ids``."""
-    sequences = Sequences.of(device, config, inputs["img_ids"], inputs["txt_ids"])
+    sequences = sequences_of(device, config, inputs["img_ids"], inputs["txt_ids"])
     modulations = Modulations(weights, device, config)
     modulation = modulations.double if index < config.num_layers else modulations.single
     block = partial(build_block(weights, device, config, index), sequences=sequences)
     return lambda spatial, prompt, time_BD: block(spatial, prompt, modulation(time_BD))
 
 
-def build_block(weights: Weights, device: Device, config: Flux2Config, index: int) -> DoubleBlock | SingleBlock:
+def build_block(weights: Weights, device: Device, config: Flux2Config, index: int) -> DoubleStreamBlock | SingleBlock:
     """Block ``index`` in the order they run."""
     if index < config.num_layers:
-        return DoubleBlock(weights, device, config, index)
+        return DoubleStreamBlock(weights, device, config.double_block(), block_name(config, index))
     return SingleBlock(weights, device, config, index - config.num_layers)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from refsim.base.errors import UserError
 from refsim.base.schema import Count, Flag, Positive, Size, read
+from refsim.blocks.shape import PROMPT_NAMES, DoubleStreamShape, ModulationShape, StreamShape, chunks
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,30 @@ class Flux2Config:
     def mlp_features(self) -> int:
         """Hidden features of a feed-forward, and of a single block's MLP."""
         return int(self.features * self.mlp_ratio)
+
+    def double_block(self) -> DoubleStreamShape:
+        """Return what a double block is made of; modulations have their names in the model."""
+        d = self.features
+        hidden = self.mlp_features
+        return DoubleStreamShape(
+            self.num_attention_heads,
+            self.attention_head_dim,
+            d,
+            (
+                ModulationShape("double_stream_modulation_img.linear", d),
+                ModulationShape("double_stream_modulation_txt.linear", d, chunks("prompt.attn", "prompt.ff")),
+            ),
+            shared_modulation=True,
+            eps=self.eps,
+            qk_eps=self.eps,
+            qkv_bias=False,
+            out_bias=False,
+            ff_bias=False,
+            activation="swiglu_gate_first",
+            ff_linears=("linear_in", "linear_out"),
+            spatial=StreamShape(d, hidden),
+            prompt=StreamShape(d, hidden, PROMPT_NAMES, ("norm1_context", "norm2_context"), "ff_context"),
+        )
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Flux2Config:

@@ -16,9 +16,9 @@ from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import TwoLinears, timestep_embedding
 from refsim.layers.linear import ColParallelLinear
 from refsim.layers.modulation import ModulatedOutput
+from refsim.models.flux1.embeddings import sequences_of
 from refsim.models.flux2.block import Modulations, block_name, build_block
 from refsim.models.flux2.config import Flux2Config
-from refsim.models.flux2.embeddings import Sequences
 from refsim.models.flux2.spec import CLASS_NAME
 from refsim.models.inputs import BATCH, Dims
 from refsim.parallel.sequence import cut_tokens
@@ -77,7 +77,7 @@ class Flux2Transformer:
     ) -> Tensor:
         """(B, N, C), (B, L, joint), (B,) in 0..1, (N, 4), (L, 4) and, with guidance, (B,) on every device ->
         velocity (B, N, C), replicated over sp and tp."""
-        sequences = Sequences.of(self._device, self._config, img_ids, txt_ids)
+        sequences = sequences_of(self._device, self._config, img_ids, txt_ids)
         with self._device.module("time_guidance_embed"):
             silu_time = F.silu(self._conditioning(timestep, guidance, hidden_states))
         spatial = cut_tokens(self._device, MeshTensor(hidden_states), sequences.tokens, dim=1)

@@ -12,7 +12,8 @@ from parity.cases.suites import registry
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import Checkpoint, Weights
-from refsim.models.flux2.block import AttentionAndMLPOut, PackedColumns
+from refsim.layers.linear import PackedColumns
+from refsim.models.flux2.block import AttentionAndMLPOut
 from refsim.models.flux2.config import Flux2Config
 from refsim.models.flux2.spec import SPEC
 from refsim.parallel.padding import padded_features, padded_heads
@@ -95,7 +96,7 @@ def test_a_device_has_its_lanes_of_every_part(tiny, mesh, parallel):
     for member in range(tp):
         device = Device(options, member)
         sizes = [(d, heads)] * 3 + [(hidden, lanes)] * 2
-        columns = PackedColumns(weights, device, f"{name}.to_qkv_mlp_proj", in_features=d, parts=sizes)
+        columns = PackedColumns(weights, device, f"{name}.to_qkv_mlp_proj", in_features=d, parts=sizes, bias=False)
         for whole, mine, (_, padded) in zip(packed, columns.weights, sizes, strict=True):
             assert torch.equal(mine[:, :d], part_of(whole, padded, member, tp))
         mine = AttentionAndMLPOut(weights, device, f"{name}.to_out", config).weight[:d]

@@ -18,12 +18,15 @@ import ttnn
 
 from refsim.files.checkpoint import Weights
 from refsim.models.flux2.config import Flux2Config
-from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads, RowParallelLinear, pad_to
-from tt_impl.layers.matmul import Residual, add_gated, gather_split_matmul, matmul, split_matmul
+from tt_impl.blocks.double import DoubleStreamBlock
+from tt_impl.blocks.sequences import Sequences
+from tt_impl.layers.attention import turned
+from tt_impl.layers.feedforward import gated
+from tt_impl.layers.linear import AttentionSizes, pad_to
+from tt_impl.layers.matmul import Residual, add_gated, matmul, split_matmul
 from tt_impl.layers.modulation import Modulation
 from tt_impl.layers.norm import DistributedLayerNorm, RMSNorm
-from tt_impl.layers.rope import PairTables, rotate_pairs
-from tt_impl.models.flux2.embeddings import Sequences
+from tt_impl.models.flux1.embeddings import sequences_of
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features
 from tt_impl.parallel.ring import QKV
@@ -38,19 +41,6 @@ def _sizes(config: Flux2Config) -> AttentionSizes:
     return AttentionSizes(config.features, config.num_attention_heads, config.attention_head_dim)
 
 
-def _head_norms(
-    weights: Weights, ctx: Context, prefix: str, config: Flux2Config, names: tuple[str, str]
-) -> list[RMSNorm]:
-    norm = {"features": config.attention_head_dim, "eps": config.eps}
-    return [RMSNorm(weights, ctx, f"{prefix}.{name}", **norm) for name in names]
-
-
-def _turned(qkv: QKV, norms: list[RMSNorm], rotary: PairTables) -> QKV:
-    """Norm queries and keys per head, then turn them by their positions."""
-    q, k, v = qkv
-    return rotate_pairs(norms[0](q), rotary), rotate_pairs(norms[1](k), rotary), v
-
-
 def _put_packed(ctx: Context, parts: Sequence[torch.Tensor], sizes: Sequence[int], width: int) -> ttnn.Tensor:
     """Put parts (out, in) of one column-parallel weight: a device has its lanes of each, one part after the other.
 
@@ -61,53 +51,23 @@ def _put_packed(ctx: Context, parts: Sequence[torch.Tensor], sizes: Sequence[int
 
 
 class Modulations:
-    """``double_stream_modulation_img``, ``_txt`` and ``single_stream_modulation``: those of all blocks."""
+    """The linears of the time step that all blocks of a kind share."""
 
     def __init__(self, weights: Weights, ctx: Context, config: Flux2Config) -> None:
-        names = {"double_stream_modulation_img": 6, "double_stream_modulation_txt": 6, "single_stream_modulation": 3}
-        self._image, self._prompt, self._single = (
-            Modulation(
-                weights,
-                ctx,
-                f"{name}.linear",
-                features=config.features,
-                chunks=chunks,
-                scales=(1, 4)[: chunks // 3],
-                bias=False,
-            )
-            for name, chunks in names.items()
+        kinds = {"double_stream_modulation_img": 6, "double_stream_modulation_txt": 6, "single_stream_modulation": 3}
+        sizes = {"features": config.features, "bias": False}
+        *self._double, self._single = (
+            Modulation(weights, ctx, f"{name}.linear", chunks=chunks, scales=(1, 4)[: chunks // 3], **sizes)
+            for name, chunks in kinds.items()
         )
 
-    def double(self, time_BD: ttnn.Tensor) -> tuple[Chunks, ...]:
+    def double(self, time_BD: ttnn.Tensor) -> list[Chunks]:
         """Return the chunks of the image and of the prompt in double blocks; ``time_BD`` with silu applied."""
-        return self._image(time_BD), self._prompt(time_BD)
+        return [modulation(time_BD) for modulation in self._double]
 
-    def single(self, time_BD: ttnn.Tensor) -> tuple[Chunks, ...]:
+    def single(self, time_BD: ttnn.Tensor) -> list[Chunks]:
         """Return the chunks of both streams in single blocks."""
-        return (self._single(time_BD),)
-
-
-class PackedSwiGLU:
-    """D -> F -> D by ``silu(gate) * up``, gate and up in one linear, in this order; input and output cut over tp."""
-
-    def __init__(self, weights: Weights, ctx: Context, name: str, config: Flux2Config) -> None:
-        self._ctx = ctx
-        d = config.features
-        hidden = config.mlp_features
-        both = weights.take(f"{name}.linear_in.weight", (2 * hidden, d)).chunk(2)
-        self._weight = _put_packed(ctx, both, [padded_features(hidden, ctx.tp)] * 2, padded_features(d, ctx.tp))
-        out = {"in_features": hidden, "out_features": d, "bias": False}
-        self._out = RowParallelLinear(weights, ctx, f"{name}.linear_out", **out)
-
-    def __call__(self, x: ttnn.Tensor, onto: Residual) -> ttnn.Tensor:
-        """(B, 1, rows, local D), gathered on the way -> the same, gated and added to its stream."""
-        gate, up = gather_split_matmul(self._ctx, x, self._weight, None, chunks=2)
-        return self._out(gated(gate, up), onto)
-
-
-def gated(gate: ttnn.Tensor, up: ttnn.Tensor) -> ttnn.Tensor:
-    """Return ``silu(gate) * up``."""
-    return ttnn.multiply(gate, up, input_tensor_a_activations=[ttnn.UnaryOpType.SILU])
+        return [self._single(time_BD)]
 
 
 class QKVAndMLP:
@@ -137,7 +97,7 @@ class QKVAndMLP:
             transpose_k_heads=False,
             memory_config=ttnn.DRAM_MEMORY_CONFIG,
         )
-        return qkv, gated(*split_matmul(self._ctx, x, self._mlp, None, chunks=2))
+        return qkv, gated(split_matmul(self._ctx, x, self._mlp, None, chunks=2), "swiglu_gate_first")
 
 
 class AttentionAndMLPOut:
@@ -166,50 +126,6 @@ class AttentionAndMLPOut:
         return add_gated(onto, reduce_scatter_features(self._ctx, matmul(self._ctx, both, self._weight)))
 
 
-class DoubleBlock:
-    """``transformer_blocks.{index}`` of diffusers' Flux2Transformer2DModel."""
-
-    def __init__(self, weights: Weights, ctx: Context, config: Flux2Config, index: int) -> None:
-        self._ctx = ctx
-        prefix = f"transformer_blocks.{index}"
-        attn = f"{prefix}.attn"
-        self._norm = DistributedLayerNorm(ctx, features=config.features, eps=config.eps)
-        self._qkv, self._qkv_prompt = (
-            ColParallelQKV(weights, ctx, tuple(f"{attn}.{n}" for n in names), _sizes(config), bias=False)
-            for names in (("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj"))
-        )
-        self._norms, self._norms_prompt = (
-            _head_norms(weights, ctx, attn, config, names)
-            for names in (("norm_q", "norm_k"), ("norm_added_q", "norm_added_k"))
-        )
-        self._out, self._out_prompt = (
-            RowParallelHeads(weights, ctx, f"{attn}.{name}", _sizes(config), bias=False)
-            for name in ("to_out.0", "to_add_out")
-        )
-        self._ff, self._ff_prompt = (
-            PackedSwiGLU(weights, ctx, f"{prefix}.{name}", config) for name in ("ff", "ff_context")
-        )
-
-    def __call__(
-        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, modulation: tuple[Chunks, ...], *, sequences: Sequences
-    ) -> Streams:
-        """(B, 1, local N, local D) and (B, 1, L, local D) in and out."""
-        (shift, scale, gate, *feed_forward), (shift_p, scale_p, gate_p, *feed_forward_p) = modulation
-        (normed,) = self._norm.modulated(spatial, (shift, scale))
-        qkv = _turned(self._qkv.of_shards(normed), self._norms, sequences.rotary)
-        (normed_p,) = self._norm.modulated(prompt, (shift_p, scale_p))
-        prompt_qkv = _turned(self._qkv_prompt.of_shards(normed_p), self._norms_prompt, sequences.prompt_rotary)
-        attn, attn_p = joint_attention(self._ctx, qkv, prompt_qkv, **sequences.lengths)
-        spatial = self._out(attn, Residual(spatial, gate))
-        prompt = self._out_prompt(attn_p, Residual(prompt, gate_p))
-        shift, scale, gate = feed_forward
-        (normed,) = self._norm.modulated(spatial, (shift, scale))
-        spatial = self._ff(normed, Residual(spatial, gate))
-        shift, scale, gate = feed_forward_p
-        (normed_p,) = self._norm.modulated(prompt, (shift, scale))
-        return spatial, self._ff_prompt(normed_p, Residual(prompt, gate))
-
-
 class SingleBlock:
     """``single_transformer_blocks.{index}`` of diffusers' Flux2Transformer2DModel."""
 
@@ -218,11 +134,14 @@ class SingleBlock:
         prefix = f"single_transformer_blocks.{index}.attn"
         self._norm = DistributedLayerNorm(ctx, features=config.features, eps=config.eps)
         self._in = QKVAndMLP(weights, ctx, f"{prefix}.to_qkv_mlp_proj", config)
-        self._norms = _head_norms(weights, ctx, prefix, config, ("norm_q", "norm_k"))
+        self._norms = [
+            RMSNorm(weights, ctx, f"{prefix}.{name}", features=config.attention_head_dim, eps=config.eps)
+            for name in ("norm_q", "norm_k")
+        ]
         self._out = AttentionAndMLPOut(weights, ctx, f"{prefix}.to_out", config)
 
     def __call__(
-        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, modulation: tuple[Chunks, ...], *, sequences: Sequences
+        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, modulation: list[Chunks], *, sequences: Sequences
     ) -> Streams:
         """(B, 1, local N, local D) and (B, 1, L, local D) in and out."""
         ((shift, scale, gate),) = modulation
@@ -230,9 +149,9 @@ class SingleBlock:
         (qkv, hidden), (qkv_p, hidden_p) = (
             self._in(gather_features(self._ctx, self._norm.modulated(x, (shift, scale))[0])) for x in (spatial, prompt)
         )
-        qkv = _turned(qkv, self._norms, sequences.rotary)
-        qkv_p = _turned(qkv_p, self._norms, sequences.prompt_rotary)
-        attn, attn_p = joint_attention(self._ctx, qkv, qkv_p, **sequences.lengths)
+        qkv = turned(qkv, self._norms, sequences.rotary)
+        qkv_p = turned(qkv_p, self._norms, sequences.prompt_rotary)
+        attn, attn_p = joint_attention(self._ctx, qkv, qkv_p, **sequences.cut)
         spatial = self._out(attn, hidden, Residual(spatial, gate))
         return spatial, self._out(attn_p, hidden_p, Residual(prompt, gate))
 
@@ -241,15 +160,15 @@ def bind_block(
     weights: Weights, ctx: Context, config: Flux2Config, index: int, inputs: dict[str, torch.Tensor]
 ) -> Callable[..., Any]:
     """Block ``index``, single ones counted on from the double ones, for the positions ``img_ids`` and ``txt_ids``."""
-    sequences = Sequences.of(ctx, config, inputs["img_ids"], inputs["txt_ids"])
+    sequences = sequences_of(ctx, config, inputs["img_ids"], inputs["txt_ids"])
     modulations = Modulations(weights, ctx, config)
     modulation = modulations.double if index < config.num_layers else modulations.single
     block = partial(build_block(weights, ctx, config, index), sequences=sequences)
     return lambda spatial, prompt, time_BD: block(spatial, prompt, modulation(time_BD))
 
 
-def build_block(weights: Weights, ctx: Context, config: Flux2Config, index: int) -> DoubleBlock | SingleBlock:
+def build_block(weights: Weights, ctx: Context, config: Flux2Config, index: int) -> DoubleStreamBlock | SingleBlock:
     """Block ``index`` in the order they run."""
     if index < config.num_layers:
-        return DoubleBlock(weights, ctx, config, index)
+        return DoubleStreamBlock(weights, ctx, config.double_block(), f"transformer_blocks.{index}")
     return SingleBlock(weights, ctx, config, index - config.num_layers)

@@ -11,8 +11,8 @@ from refsim.models.flux2.spec import CLASS_NAME
 from tt_impl.layers.embeddings import TwoLinears, timestep_embedding
 from tt_impl.layers.linear import ColParallelLinear
 from tt_impl.layers.modulation import ModulatedOutput
+from tt_impl.models.flux1.embeddings import sequences_of
 from tt_impl.models.flux2.block import Modulations, build_block
-from tt_impl.models.flux2.embeddings import Sequences
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.sequence import put_prompt, put_tokens
 
@@ -52,14 +52,14 @@ class Flux2Transformer:
     ) -> ttnn.Tensor:
         """Host inputs of the diffusers forward -> (B, 1, local N, C), cut over sp, on the device."""
         ctx = self._ctx
-        sequences = Sequences.of(ctx, self._config, img_ids, txt_ids)
+        sequences = sequences_of(ctx, self._config, img_ids, txt_ids)
         time = ttnn.silu(self._conditioning(timestep, guidance))
         spatial = self._x_embedder(put_tokens(ctx, hidden_states))
         prompt = self._context_embedder(put_prompt(ctx, encoder_hidden_states))
         count = self._config.num_layers
         kinds = (self._modulations.double, self._blocks[:count]), (self._modulations.single, self._blocks[count:])
         for modulation, blocks in kinds:
-            chunks = modulation(time) if blocks else ()
+            chunks = modulation(time) if blocks else []
             for block in blocks:
                 spatial, prompt = block(spatial, prompt, chunks, sequences=sequences)
         return self._out(spatial, time)
