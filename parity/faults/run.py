@@ -15,7 +15,15 @@ from functools import partial
 from typing import Any, cast
 
 from parity.cases import Case
-from parity.faults import ref_attention, ref_decoder, ref_decoding, ref_model, ref_runtime  # noqa: F401 - they register
+from parity.cases.suites import registry
+from parity.faults import (  # noqa: F401 - they register
+    ref_attention,
+    ref_decoder,
+    ref_decoding,
+    ref_flux2,
+    ref_model,
+    ref_runtime,
+)
 from parity.faults.records import SEED, Progress, Record
 from parity.faults.registry import FAULTS, Fault
 from parity.faults.ttnn import (  # noqa: F401 - they register
@@ -23,6 +31,7 @@ from parity.faults.ttnn import (  # noqa: F401 - they register
     cogvideox,
     collectives,
     decoding,
+    flux2,
     paged_cache,
     pipeline,
     program,
@@ -64,6 +73,7 @@ def run(backend: str, ids: Iterable[str] | None = None, progress: Progress | Non
     Raises:
         UserError: the backend is TTNN's and ttnn is not installed.
     """
+    registry()  # the suites register the checkpoints of the cases
     known = corpus(backend)
     chosen = list(known.values()) if ids is None else [known[name] for name in ids]
     jobs: list[Job] = [
