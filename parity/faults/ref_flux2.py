@@ -48,13 +48,13 @@ def flux2_packed_cut_as_one(original: Any, self: Any, weights: Any, device: Any,
 
 
 @weights("The linear out of single blocks is cut as one range.", "row-parallel without its two parts, heads and MLP")
-@at("refsim.models.flux2.block:AttentionAndMLPOut.__init__")
-def flux2_out_cut_as_one(original: Any, self: Any, weights: Any, device: Any, name: str, config: Any) -> None:
-    original(self, weights, device, name, config)
+@at("refsim.blocks.single:AttentionAndMLPOut.__init__")
+def flux2_out_cut_as_one(original: Any, self: Any, weights: Any, device: Any, name: str, shape: Any) -> None:
+    original(self, weights, device, name, shape)
     tp = device.groups["tp"]
     rows, lanes = self.weight.shape
-    shape = (config.features, config.features + config.mlp_features)
-    self.weight = weights.take(f"{name}.weight", shape, (0, rows), shard_range(lanes * tp.size, tp))
+    whole = (shape.features, shape.num_heads * shape.head_dim + shape.hidden)
+    self.weight = weights.take(f"{name}.weight", whole, (0, rows), shard_range(lanes * tp.size, tp))
 
 
 @order("The image is modulated by the prompt's chunks, and the prompt by the image's.", "two shared linears exchanged")

@@ -33,16 +33,18 @@ def flux2_gate_and_up_swapped(original: Callable, parts: Any, activation: str) -
 
 
 @packed("Gate and up of a feed-forward are cut as one weight.", "columns in the checkpoint's order", case=DOUBLE)
-@at("tt_impl.layers.linear:PackedColumns._per_device")
-def flux2_feed_forward_cut_as_one(_: Callable, self: Any, parts: Any) -> Any:
-    import torch
-
-    return torch.cat(list(parts))
+@at("tt_impl.layers.linear:put_packed")
+def flux2_feed_forward_cut_as_one(_: Callable, ctx: Any, parts: Any, sizes: Any, width: int) -> Any:
+    return _put_as_one(ctx, parts, sizes, width)
 
 
 @packed("The packed projection of single blocks is cut as one weight.", "a column-parallel linear that knows no parts")
-@at("tt_impl.models.flux2.block:_put_packed")
+@at("tt_impl.blocks.single:put_packed")
 def flux2_packed_cut_as_one(_: Callable, ctx: Any, parts: Any, sizes: Any, width: int) -> Any:
+    return _put_as_one(ctx, parts, sizes, width)
+
+
+def _put_as_one(ctx: Any, parts: Any, sizes: Any, width: int) -> Any:
     import torch
 
     from tt_impl.layers.linear import pad_to
@@ -52,15 +54,15 @@ def flux2_packed_cut_as_one(_: Callable, ctx: Any, parts: Any, sizes: Any, width
 
 
 @packed("Single blocks put the MLP before the heads into the linear out.", "the two parts of in features exchanged")
-@at("tt_impl.models.flux2.block:ttnn.concat", within="tt_impl.models.flux2.block:AttentionAndMLPOut.__call__")
+@at("tt_impl.blocks.single:ttnn.concat", within="tt_impl.blocks.single:AttentionAndMLPOut.__call__")
 def flux2_mlp_before_heads(original: Callable, tensors: Any, **more: Any) -> Any:
     return original(tensors[::-1], **more)
 
 
 @packed("Queries and keys of single blocks change places.", "the order k, q, v of another packing")
-@at("tt_impl.models.flux2.block:QKVAndMLP.__call__")
-def flux2_packed_keys_first(original: Callable, self: Any, x: Any) -> Any:
-    (q, k, v), hidden = original(self, x)
+@at("tt_impl.blocks.single:_Packed.__call__")
+def flux2_packed_keys_first(original: Callable, self: Any, x: Any, rotary: Any) -> Any:
+    (q, k, v), hidden = original(self, x, rotary)
     return (k, q, v), hidden
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from refsim.blocks.double import DoubleStreamBlock
 from refsim.blocks.single import SingleStreamBlock
 from refsim.files.checkpoint import Weights
-from refsim.models.flux1.config import FluxConfig
+from refsim.models.flux1.config import FluxBlocks, FluxConfig
 from refsim.models.flux1.embeddings import sequences_of
 from refsim.runtime.device import Device
 
@@ -25,7 +25,7 @@ def bind_block(
 
 
 def build_block(
-    weights: Weights, device: Device, config: FluxConfig, index: int
+    weights: Weights, device: Device, config: FluxBlocks, index: int
 ) -> DoubleStreamBlock | SingleStreamBlock:
     """Block ``index`` in the order they run."""
     name = config.block_name(index)

@@ -10,13 +10,18 @@ from refsim.base.schema import Count, Flag, Size, read
 from refsim.blocks.shape import PROMPT_NAMES, DoubleStreamShape, ModulationShape, SingleStreamShape, StreamShape, chunks
 
 
-class Axes(Protocol):
-    """What rotary tables read of a configuration, Flux.1's or FLUX.2's."""
+class FluxBlocks(Protocol):
+    """What blocks and rotary tables read of a configuration, Flux.1's or FLUX.2's."""
 
+    @property
+    def num_layers(self) -> int: ...
     @property
     def axes_dims_rope(self) -> tuple[int, ...]: ...
     @property
     def rope_theta(self) -> float: ...
+    def block_name(self, index: int) -> str: ...
+    def double_block(self) -> DoubleStreamShape: ...
+    def single_block(self) -> SingleStreamShape: ...
 
 
 @dataclass(frozen=True)

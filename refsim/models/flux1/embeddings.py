@@ -17,14 +17,14 @@ from refsim.blocks.sequences import Sequences
 from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import TimeTextEmbedding, TwoLinears, timestep_embedding
 from refsim.layers.rope import Rotary, rotary_angles
-from refsim.models.flux1.config import Axes, FluxConfig
+from refsim.models.flux1.config import FluxBlocks, FluxConfig
 from refsim.parallel.sequence import TokenShards
 from refsim.runtime.device import Device
 
 _TRAIN_TIMESTEPS = 1000
 
 
-def sequences_of(device: Device, config: Axes, img_ids_N3: Tensor, txt_ids_L3: Tensor) -> Sequences:
+def sequences_of(device: Device, config: FluxBlocks, img_ids_N3: Tensor, txt_ids_L3: Tensor) -> Sequences:
     """Cut as many tokens as there are ids; the tables are those of this device's part, padding at position 0."""
     sequences = Sequences.of(device, img_ids_N3.shape[0], txt_ids_L3.shape[0])
     index = device.groups["sp"].index
@@ -35,7 +35,7 @@ def sequences_of(device: Device, config: Axes, img_ids_N3: Tensor, txt_ids_L3: T
     )
 
 
-def _tables(config: Axes, ids_N3: Tensor, shards: TokenShards | None, index: int) -> Rotary:
+def _tables(config: FluxBlocks, ids_N3: Tensor, shards: TokenShards | None, index: int) -> Rotary:
     mine = ids_N3 if shards is None else shards.cut(ids_N3, index, dim=0)
     angles = rotary_angles(mine.unbind(-1), config.axes_dims_rope, config.rope_theta)
     return angles.cos().float(), angles.sin().float()

@@ -7,7 +7,7 @@ from typing import Any
 
 from refsim.base.errors import UserError
 from refsim.base.schema import Count, Flag, Positive, Size, read
-from refsim.blocks.shape import PROMPT_NAMES, DoubleStreamShape, ModulationShape, StreamShape, chunks
+from refsim.blocks.shape import PROMPT_NAMES, DoubleStreamShape, ModulationShape, SingleStreamShape, StreamShape, chunks
 
 
 @dataclass(frozen=True)
@@ -41,28 +41,52 @@ class Flux2Config:
         """Hidden features of a feed-forward, and of a single block's MLP."""
         return int(self.features * self.mlp_ratio)
 
+    def block_name(self, index: int) -> str:
+        """Return what the names of a block's weights begin with, without the dot; ``index`` in the order they run."""
+        single = index - self.num_layers
+        return f"transformer_blocks.{index}" if single < 0 else f"single_transformer_blocks.{single}"
+
+    def _block(self) -> dict[str, Any]:
+        """Return what both kinds of block have."""
+        return {
+            "num_heads": self.num_attention_heads,
+            "head_dim": self.attention_head_dim,
+            "time_features": self.features,
+            "shared_modulation": True,
+            "eps": self.eps,
+            "qk_eps": self.eps,
+            "qkv_bias": False,
+            "out_bias": False,
+            "ff_bias": False,
+            "activation": "swiglu_gate_first",
+        }
+
     def double_block(self) -> DoubleStreamShape:
         """Return what a double block is made of; modulations have their names in the model."""
         d = self.features
         hidden = self.mlp_features
         return DoubleStreamShape(
-            self.num_attention_heads,
-            self.attention_head_dim,
-            d,
-            (
-                ModulationShape("double_stream_modulation_img.linear", d),
-                ModulationShape("double_stream_modulation_txt.linear", d, chunks("prompt.attn", "prompt.ff")),
+            modulations=(
+                ModulationShape("double_stream_modulation_img", d),
+                ModulationShape("double_stream_modulation_txt", d, chunks("prompt.attn", "prompt.ff")),
             ),
-            shared_modulation=True,
-            eps=self.eps,
-            qk_eps=self.eps,
-            qkv_bias=False,
-            out_bias=False,
-            ff_bias=False,
-            activation="swiglu_gate_first",
             ff_linears=("linear_in", "linear_out"),
             spatial=StreamShape(d, hidden),
             prompt=StreamShape(d, hidden, PROMPT_NAMES, ("norm1_context", "norm2_context"), "ff_context"),
+            **self._block(),
+        )
+
+    def single_block(self) -> SingleStreamShape:
+        """Return what a single block is made of."""
+        d = self.features
+        return SingleStreamShape(
+            modulations=(ModulationShape("single_stream_modulation", d, chunks("attn")),),
+            features=d,
+            hidden=self.mlp_features,
+            norm_name="norm",
+            packed="attn.to_qkv_mlp_proj",
+            out="attn.to_out",
+            **self._block(),
         )
 
     @classmethod

@@ -16,8 +16,9 @@ from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import TwoLinears, timestep_embedding
 from refsim.layers.linear import ColParallelLinear
 from refsim.layers.modulation import ModulatedOutput
+from refsim.models.flux1.block import build_block
 from refsim.models.flux1.embeddings import sequences_of
-from refsim.models.flux2.block import Modulations, block_name, build_block
+from refsim.models.flux2.block import Modulations
 from refsim.models.flux2.config import Flux2Config
 from refsim.models.flux2.spec import CLASS_NAME
 from refsim.models.inputs import BATCH, Dims
@@ -105,7 +106,7 @@ class Flux2Transformer:
 
     def _observe(self, index: int, before: tuple[MeshTensor, ...], after: tuple[MeshTensor, ...]) -> None:
         """Observe what a block added; diffusers' single blocks have one stream, here it is called twice."""
-        name = block_name(self._config, index)
+        name = self._config.block_name(index)
         if index < self._config.num_layers:
             self._device.observe_added(name, before, after)
         else:

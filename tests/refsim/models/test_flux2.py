@@ -11,9 +11,9 @@ from parity.cases.oracles.flux2 import Flux2Oracle
 from parity.cases.suites import registry
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
+from refsim.blocks.single import AttentionAndMLPOut
 from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.layers.linear import PackedColumns
-from refsim.models.flux2.block import AttentionAndMLPOut
 from refsim.models.flux2.config import Flux2Config
 from refsim.models.flux2.spec import SPEC
 from refsim.parallel.padding import padded_features, padded_heads
@@ -99,7 +99,7 @@ def test_a_device_has_its_lanes_of_every_part(tiny, mesh, parallel):
         columns = PackedColumns(weights, device, f"{name}.to_qkv_mlp_proj", in_features=d, parts=sizes, bias=False)
         for whole, mine, (_, padded) in zip(packed, columns.weights, sizes, strict=True):
             assert torch.equal(mine[:, :d], part_of(whole, padded, member, tp))
-        mine = AttentionAndMLPOut(weights, device, f"{name}.to_out", config).weight[:d]
+        mine = AttentionAndMLPOut(weights, device, f"{name}.to_out", config.single_block()).weight[:d]
         wanted = [part_of(x.T, padded, member, tp).T for x, padded in zip(out, (heads, lanes), strict=True)]
         assert torch.equal(mine, torch.cat(wanted, 1))
 

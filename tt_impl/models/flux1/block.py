@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from refsim.files.checkpoint import Weights
-from refsim.models.flux1.config import FluxConfig
+from refsim.models.flux1.config import FluxBlocks, FluxConfig
 from tt_impl.blocks.double import DoubleStreamBlock
 from tt_impl.blocks.single import SingleStreamBlock
 from tt_impl.models.flux1.embeddings import sequences_of
@@ -25,7 +25,7 @@ def bind_block(
 
 
 def build_block(
-    weights: Weights, ctx: Context, config: FluxConfig, index: int
+    weights: Weights, ctx: Context, config: FluxBlocks, index: int
 ) -> DoubleStreamBlock | SingleStreamBlock:
     """Block ``index`` in the order they run."""
     name = config.block_name(index)

@@ -9,7 +9,7 @@ import torch
 import ttnn
 
 from refsim.files.checkpoint import Weights
-from refsim.models.flux1.config import Axes, FluxConfig
+from refsim.models.flux1.config import FluxBlocks, FluxConfig
 from tt_impl.blocks.sequences import Sequences
 from tt_impl.layers.embeddings import TimeTextEmbedding, TwoLinears, timestep_embedding
 from tt_impl.layers.linear import pad_to
@@ -20,7 +20,7 @@ from tt_impl.parallel.padding import padded_prompt, padded_tokens
 _TRAIN_TIMESTEPS = 1000
 
 
-def sequences_of(ctx: Context, config: Axes, img_ids_N3: torch.Tensor, txt_ids_L3: torch.Tensor) -> Sequences:
+def sequences_of(ctx: Context, config: FluxBlocks, img_ids_N3: torch.Tensor, txt_ids_L3: torch.Tensor) -> Sequences:
     """From position ids (N, 3) and (L, 3) on the host; padding stands at position 0."""
     pad = padded_prompt if ctx.options.splits_prompt else None
     return replace(
@@ -30,14 +30,16 @@ def sequences_of(ctx: Context, config: Axes, img_ids_N3: torch.Tensor, txt_ids_L
     )
 
 
-def _tables(ctx: Context, config: Axes, ids_N3: torch.Tensor, pad: Callable[[int, int], int] | None) -> PairTables:
+def _tables(
+    ctx: Context, config: FluxBlocks, ids_N3: torch.Tensor, pad: Callable[[int, int], int] | None
+) -> PairTables:
     angles_NP = _angles(config, ids_N3)
     if pad is not None:
         angles_NP = pad_to(angles_NP, pad(len(angles_NP), ctx.sp), angles_NP.shape[1])
     return pair_rotary(ctx, angles_NP, split=pad is not None)
 
 
-def _angles(config: Axes, ids_N3: torch.Tensor) -> torch.Tensor:
+def _angles(config: FluxBlocks, ids_N3: torch.Tensor) -> torch.Tensor:
     """(N, E / 2) in float64: each axis turns its share of a head's pairs."""
     return rotary_angles(ids_N3.unbind(-1), config.axes_dims_rope, config.rope_theta)
 

@@ -11,8 +11,9 @@ from refsim.models.flux2.spec import CLASS_NAME
 from tt_impl.layers.embeddings import TwoLinears, timestep_embedding
 from tt_impl.layers.linear import ColParallelLinear
 from tt_impl.layers.modulation import ModulatedOutput
+from tt_impl.models.flux1.block import build_block
 from tt_impl.models.flux1.embeddings import sequences_of
-from tt_impl.models.flux2.block import Modulations, build_block
+from tt_impl.models.flux2.block import Modulations
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.sequence import put_prompt, put_tokens
 
