@@ -54,7 +54,7 @@ SHARED = ("config.py", "spec.py", "figures.py", "single_file.py")
 """Files of a model's folder that both sides use."""
 HOSTS = "refsim/pipelines/hosts/"
 """What the host does of a pipeline, for both sides."""
-WITHOUT_TTNN: tuple[str, ...] = ("refsim/models/qwenimage/", "refsim/models/mochi/")
+WITHOUT_TTNN: tuple[str, ...] = ("refsim/models/mochi/",)
 """What only refsim runs so far."""
 
 RENAMED = {"device": "ctx", "tokens": "logical_n", "prompt_tokens": "logical_l", "text_tokens": "logical_l"}

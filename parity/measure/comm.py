@@ -30,6 +30,7 @@ FUSED = "one op of TTNN is this collective and the matmul beside it; same axis, 
 
 LOOKED_INTO = "the first prompt's pass once more and its logits gathered, for the tensors that are judged"
 
+_RESULTS = (("all_gather", "sp"), ("all_gather", "cfg"))
 RATIOS = {16.0: STATS, 32.0: HEAD_STATS, 8 / 12: GROUPS}
 """What an all_gather of other bytes is, by TTNN's over refsim's."""
 DECODING = {8 / 12: ARGMAX}
@@ -59,7 +60,7 @@ def differences(
         theirs = device[index] if index < len(device) else None
         last_parts = theirs.get("parts", last_parts) if theirs else last_parts
         if mine is None or theirs is None:
-            tail = mine is not None and mine["collective"] == "all_gather" and mine["group"] in ("sp", "cfg")
+            tail = mine is not None and (mine["collective"], mine["group"]) in _RESULTS
             reason = HOST if tail else None
         elif (mine["collective"], mine["axis"]) != (theirs["collective"], theirs["axis"]):
             reason = None
@@ -71,6 +72,14 @@ def differences(
             reason = _reason(mine, theirs, last_parts, ratios)
         entries.append({"index": index, "refsim": mine, "ttnn": theirs, "reason": reason})
     return entries
+
+
+def without_results(reference: list[Entry]) -> list[Entry]:
+    """Return refsim's sequence without the all_gathers at its end, which put the result together."""
+    last = len(reference)
+    while last and (reference[last - 1]["collective"], reference[last - 1]["group"]) in _RESULTS:
+        last -= 1
+    return reference[:last]
 
 
 def _without_results(

@@ -177,9 +177,9 @@ class DistributedLayerNorm:
     def modulated(self, x: ttnn.Tensor, *by: tuple[ttnn.Tensor, ttnn.Tensor]) -> list[ttnn.Tensor]:
         """``norm(x) * factor + shift`` for every (shift, factor) in ``by``, from the same statistics.
 
-        ``x`` (B, 1, rows, local D), shift and factor (B, 1, 1, local D); factor is 1 + scale in real features and 0 in
-        padded ones, so that no mask is needed. Without padding, the norm and the modulation are one op, from mean and
-        variance by Welford's recurrence.
+        ``x`` (B, 1, rows, local D), shift and factor (B, 1, 1 or rows, local D); factor is 1 + scale in real features
+        and 0 in padded ones, so that no mask is needed. Without padding, and with one factor for all rows, the norm and
+        the modulation are one op, from mean and variance by Welford's recurrence.
         """
         ctx = self._ctx
         batch = x.shape[0]
@@ -187,7 +187,7 @@ class DistributedLayerNorm:
             by = tuple(self._with_affine(*pair) for pair in by)
         if self._local is not None and batch == 1:
             return [self._local.modulated(x, factor, shift) for shift, factor in by]
-        if self._local is not None or self._correction != 1:
+        if self._local is not None or self._correction != 1 or by[0][1].shape[2] != 1:
             y = self._normalised(x)
             return [ttnn.add(ttnn.multiply(y, factor), shift) for shift, factor in by]
         return _modulated(ctx, x, *by, eps=self._eps)

@@ -8,12 +8,13 @@ The prompt is whole on every device, or (``--prompt-layout split``) cut over sp 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
 import ttnn
 
+from refsim.base.errors import UserError
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_prompt, padded_tokens
 
@@ -37,6 +38,34 @@ def put_prompt(ctx: Context, x_BLD: torch.Tensor, *, tp_dim: int | None = None) 
     if ctx.options.splits_prompt:
         return put_tokens(ctx, x_BLD, tp_dim=tp_dim, pad=padded_prompt)
     return ctx.put(x_BLD[:, None], tp_dim=tp_dim)
+
+
+def valid_prompts(mask_BL: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield runs of samples whose prompts are valid at the same places, and these places (L',), which differ in number.
+
+    ttnn's joint attention takes a prompt's length and no mask. Nobody reads what a masked token comes to, so that the
+    answer is the same if a prompt has its valid tokens only, and each run is computed by itself:
+
+        mask    1 1 0 1 0      samples 0, 1   tokens 0 1 3
+                1 1 0 1 0
+                1 1 1 1 1      sample 2       tokens 0 1 2 3 4
+
+    Raises:
+        UserError: no token of a prompt is valid.
+    """
+    if mask_BL.is_meta:  # all tokens, which take the longest
+        yield slice(None), torch.arange(mask_BL.shape[1])
+        return
+    rows = mask_BL.bool()
+    start = 0
+    for stop in range(1, len(rows) + 1):
+        if stop < len(rows) and torch.equal(rows[stop], rows[start]):
+            continue
+        tokens = rows[start].nonzero().flatten()
+        if not len(tokens):
+            raise UserError(f"the mask of sample {start} has no valid token; TTNN needs one of every prompt.")
+        yield slice(start, stop), tokens
+        start = stop
 
 
 def split_length(ctx: Context, prompt_tokens: int) -> int | None:

@@ -21,6 +21,7 @@ class Oracle:
         class_names: of the classes that a subclass is for.
         exact: inputs of more than one dim that are places and no activations, and so are never rounded to bf16.
         shared_by_blocks: names of modules beside the blocks whose weights a block by itself needs, too.
+        prompt_mask: what the mask of a prompt's tokens is called, in any pattern; empty where there is none.
         heads_dim: where the heads are in what the norms of queries and keys take, 1 or 2.
         text_to: of a transformer, diffusers' pipeline from text alone, in its own words, that is made for it.
         clip_in_rows: the prompt of that pipeline begins with the rows of CLIP.
@@ -35,6 +36,7 @@ class Oracle:
     class_names: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[tuple[str, ...]] = ()
     shared_by_blocks: ClassVar[tuple[str, ...]] = ()
+    prompt_mask: ClassVar[str] = ""
     heads_dim: ClassVar[int] = 1
     text_to: ClassVar[str] = ""
     clip_in_rows: ClassVar[bool] = False

@@ -28,7 +28,8 @@ class QwenImageOracle(Oracle):
     longest_prompt = 1024
     other_than_class: ClassVar = {EDIT: ("zero_cond_t",)}
     other_than_pipeline: ClassVar = {EDIT: ("steps",)}
-    exact = ("img_shapes", "encoder_hidden_states_mask")
+    exact = ("img_shapes",)
+    prompt_mask = "encoder_hidden_states_mask"
     heads_dim = 2
 
     def inputs(self, config: dict[str, Any], shape: ModelShape, family: str, seed: int) -> dict[str, Tensor]:
@@ -56,7 +57,8 @@ class QwenImageOracle(Oracle):
 
     def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
         rows = next(rows for rows in (5, 4, 3, 2, 1) if shape.n % rows == 0)
-        return {"img_shapes": torch.tensor([(1, rows, shape.n // rows)]), "encoder_hidden_states_mask": _mask(shape)}
+        everything = torch.ones(shape.batch, shape.text, dtype=torch.bool)
+        return {"img_shapes": torch.tensor([(1, rows, shape.n // rows)]), "encoder_hidden_states_mask": everything}
 
     def block_arguments(self, model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
         for block in model.transformer_blocks:
@@ -73,7 +75,7 @@ class QwenImageOracle(Oracle):
         model.pos_embed = kind(theta=10000, axes_dim=list(config["axes_dims_rope"]), scale_rope=True)
 
 
-def _mask(shape: ModelShape | BlockShape) -> Tensor:
+def _mask(shape: ModelShape) -> Tensor:
     """Make a mask of prompt tokens (B, L): no sample has as many as another, each has holes, the last rows are none."""
     token = torch.arange(shape.text)
     last = [max(1, shape.text - 1 - 5 * sample) for sample in range(shape.batch)]

@@ -11,6 +11,7 @@ from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42, add_transformer,
 _TINY = published("qwen-image", num_attention_heads=3, attention_head_dim=16, num_layers=3, joint_attention_dim=64).but(
     axes_dims_rope=(4, 6, 6), zero_cond_t=False
 )
+_WIDE = _TINY.but(attention_head_dim=64, axes_dims_rope=(16, 24, 24), num_layers=2)
 _SIZE = {"latent": (14, 22), "text": 29}
 """77 tokens of the picture and 29 of the prompt, which divide by nothing; nor do three heads."""
 
@@ -20,6 +21,11 @@ _MODELS = {
     "qwenimage_five_tiny": _TINY.but(num_attention_heads=5, num_layers=1),
     "qwenimage_seven_tiny": _TINY.but(num_attention_heads=7, num_layers=1, zero_cond_t=True),
     "qwenimage_tiny_block": _TINY.but(block=1),
+    # Whole tiles per head, as TTNN wants it: 192 features, padded to 256 over four devices.
+    "qwenimage_tiny64": _WIDE,
+    "qwenimage_edit_tiny64": _WIDE.but(zero_cond_t=True),
+    # Real widths.
+    "qwenimage_block": published("qwen-image", num_layers=1, block=0),
     "qwenimage_vae_tiny": RandomModel(
         {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 3, 4], "num_res_blocks": 1, "input_channels": 4},
         class_name="AutoencoderKLQwenImage",
@@ -44,7 +50,27 @@ def add(cases: Registry) -> None:
     picture = ModelShape((1, 5, 7), 0, 1)
     cases.make("vae_decoder", "qwenimage_vae_tiny", Layout("bh-qb", "sp2_tp2"), picture)
     cases.make("ttnn_vae_decoder", "qwenimage_vae_tiny", Layout("bh-qb", "sp2_tp2"), picture, dtype="bf16")
+    _ttnn(cases)
     _full(cases)
+
+
+_TTNN_LAYOUTS = layouts("t3k-sp2_tp4 galaxy-cfg2_sp4_tp4 bh_qb-sp2_tp2")
+
+
+def _ttnn(cases: Registry) -> None:
+    """Add cases where the TTNN program runs, judged against refsim in bf16."""
+    kind = {"kind": "ttnn_transformer", "dtype": "bf16"}
+    for layout in _TTNN_LAYOUTS:
+        batch = {"batch": 2 if "cfg" in layout.parallel else 1}
+        add_transformer(cases, "qwenimage_tiny64", layout, **_SIZE, **batch, **kind)
+        add_transformer(cases, "qwenimage_edit_tiny64", layout, **_SIZE, **batch, **kind)
+    for layout in (USP24, Layout("t3k", "sp4_tp2", "ulysses")):
+        add_transformer(cases, "qwenimage_edit_tiny64", layout, suite="full", batch=1, **_SIZE, **kind)
+    add_transformer(cases, "qwenimage_tiny64", Layout("n300", "sp2"), **_SIZE, **kind)  # two prompts in turn
+    split = Layout("bh-qb", "sp2_tp2", prompt_layout="split")
+    add_transformer(cases, "qwenimage_tiny64", split, suite="full", batch=1, **_SIZE | {"text": 141}, **kind)
+    for layout in layouts("t3k-sp2_tp4 galaxy-cfg2_sp4_tp4"):
+        cases.make("ttnn_block", "qwenimage_block", layout, BlockShape(), dtype="bf16", needs_gb=4)
 
 
 def _full(cases: Registry) -> None:

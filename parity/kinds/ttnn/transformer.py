@@ -6,14 +6,25 @@ pads, orders and communicates the same way, so both get the same checkpoint and 
 
 from __future__ import annotations
 
+from itertools import chain, groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+from torch import Tensor
+
 from parity.cases import Case
+from parity.cases.checkpoints import MODELS
+from parity.cases.oracles import oracle_of
 from parity.kinds.base import Metrics, TTNNKind
 from parity.kinds.cpu.transformer import compare_samples, transformer_inputs
 from parity.measure import metrics as m
-from parity.measure.comm import differences, unexplained
+from parity.measure.comm import differences, unexplained, without_results
 from parity.measure.thresholds import FINITE, Threshold, pcc
+from refsim import api
+from refsim.models.inputs import is_per_sample
+from refsim.models.registry import get
+from refsim.models.spec import PROMPT
 from refsim.runtime.launch import Result
 
 if TYPE_CHECKING:
@@ -41,6 +52,17 @@ class TTNNTransformer(TTNNKind):
 
     inputs = staticmethod(transformer_inputs)
 
+    def reference(self, case: Case, seed: int, inputs: Path) -> Result:
+        """Return refsim's answer; of prompts with a mask, its collectives are those of what TTNN runs of them."""
+        result = super().reference(case, seed, inputs)
+        folder = self.store.folder(case.model, seed)
+        options = case.layout.options(case.dtype)
+        parts = one_by_one(case, self.inputs(case, seed))
+        runs = [api.run(folder, inputs=part, options=options).collectives for part in parts]
+        if runs:
+            result.collectives = [*chain(*map(without_results, runs[:-1])), *runs[-1]]
+        return result
+
     def arguments(self, case: Case, seed: int) -> dict[str, Any]:
         return super().arguments(case, seed) | {"guidance": case.guidance}
 
@@ -52,6 +74,29 @@ class TTNNTransformer(TTNNKind):
             metrics["guided_one_minus_pcc"] = m.one_minus_pcc(ours["guided"].float(), ref["guided"].float())
         counted, extra = compare_communication(outcome, reference, case.layout.config().cfg)
         return metrics | counted, extra
+
+
+def one_by_one(case: Case, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Return inputs that cost as much as what TTNN runs where prompts have a mask: the samples of the first cfg group
+    one after the other, alike ones together, without their masked tokens (at other places); every group has the same.
+    """
+    model = MODELS[case.model]
+    mask = oracle_of(model.class_name).prompt_mask
+    if not mask:
+        return []
+    groups = case.layout.config().cfg
+    dims = get(model.class_name).inputs(model.config)
+    rows = tensors[mask].chunk(groups)[0]
+    parts = []
+    for _, alike in groupby(range(len(rows)), lambda sample: rows[sample].tolist()):
+        samples = [*alike]
+        valid = rows[samples[0]]
+        part = {
+            name: torch.cat([x[samples]] * groups) if is_per_sample(dims[name]) else x for name, x in tensors.items()
+        }
+        cut = {name: x[:, valid] for name, x in part.items() if PROMPT in dims[name]}
+        parts.append(part | cut)
+    return parts
 
 
 def compare_communication(

@@ -1,0 +1,1 @@
+"""Qwen-Image transformer, and Edit-2511's."""

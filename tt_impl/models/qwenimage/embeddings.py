@@ -1,0 +1,59 @@
+"""Places of both streams and the time step of each token; counterpart of ``refsim.models.qwenimage.embeddings``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+import torch
+
+from refsim.models.qwenimage.config import QwenImageConfig
+from tt_impl.blocks.sequences import Sequences
+from tt_impl.layers.linear import pad_to
+from tt_impl.layers.rope import PairTables, pair_rotary, rotary_angles
+from tt_impl.parallel.context import Context
+from tt_impl.parallel.padding import padded_prompt, padded_tokens
+from tt_impl.parallel.sequence import put_tokens
+
+
+def image_positions(img_shapes: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Return the places (N, 3) of all images' tokens, the image of each, (N,), and where the prompt begins."""
+    places = []
+    numbers = []
+    for number, (frames, rows, columns) in enumerate(img_shapes):
+        token = torch.arange(frames * rows * columns)
+        row = token // columns % rows - (rows + 1) // 2
+        column = token % columns - (columns + 1) // 2
+        places.append(torch.stack([number + token // (rows * columns), row, column], -1))
+        numbers.append(torch.full_like(token, number))
+    longest = max(max(rows, columns) for _, rows, columns in img_shapes)
+    return torch.cat(places), torch.cat(numbers), longest // 2
+
+
+def sequences_of(
+    ctx: Context, config: QwenImageConfig, img_shapes_M3: torch.Tensor, tokens: int, prompt_L: torch.Tensor
+) -> Sequences:
+    """Of ``tokens`` of all images and of a prompt of which those at the places ``prompt_L`` are there."""
+    sizes = [[1, 1, tokens]] if img_shapes_M3.is_meta else img_shapes_M3.long().tolist()
+    assert sum(map(prod, sizes)) == tokens, f"{sizes} where there are {tokens} tokens"
+    places_N3, numbers_N, first = image_positions(sizes)
+    text_L3 = (first + prompt_L)[:, None].expand(-1, 3)
+    index = None
+    if config.zero_cond_t:
+        index = put_tokens(ctx, (numbers_N > 0).float()[None, :, None])
+    return replace(
+        Sequences.of(ctx, tokens, len(prompt_L)),
+        rotary=_tables(ctx, config, places_N3, padded_tokens),
+        prompt_rotary=_tables(ctx, config, text_L3, padded_prompt if ctx.options.splits_prompt else None),
+        modulate_index=index,
+    )
+
+
+def _tables(
+    ctx: Context, config: QwenImageConfig, places_N3: torch.Tensor, pad: Callable[[int, int], int] | None
+) -> PairTables:
+    angles_NP = rotary_angles(places_N3.unbind(-1), config.axes_dims_rope)
+    if pad is not None:
+        angles_NP = pad_to(angles_NP, pad(len(angles_NP), ctx.sp), angles_NP.shape[1])
+    return pair_rotary(ctx, angles_NP, split=pad is not None)
