@@ -73,6 +73,7 @@ DIFFERENT = {
     "models/cogvideox/embeddings.py:TimeEmbedding.__call__": "on the devices activations have one dtype, the context's",
     "models/dflash/draft.py:DFlashDraftModel.__call__": _LIST,
     "models/vae_cogvideox/decoder.py:SpatialNorm.__call__": "a linear on the device keeps no frames of a stream",
+    "models/qwenimage/embeddings.py:sequences_of": "a prompt on the devices has its valid tokens only, and no mask",
     "models/t5/encoder.py:RelativeBias.__call__": "buckets of positions lie on the devices once for all layers",
     "parallel/cfg.py:gather_batch": _GROUPS,
     "pipelines/denoise.py:denoise": _GROUPS,

@@ -71,6 +71,7 @@ _BUILT = (
     "sd35_tiny64",
     "flux1_tiny64",
     "flux2_tiny64",
+    "qwenimage_tiny64",
     "wan21_i2v_tiny64",
     "cogvideox_5b_tiny64",
     "t5_tiny64",

@@ -7,18 +7,22 @@ import math
 import pytest
 import torch
 from diffusers.models.embeddings import get_1d_rotary_pos_embed, get_3d_rotary_pos_embed
+from diffusers.models.transformers.transformer_qwenimage import QwenEmbedRope
 from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
 from torch import Tensor
 
 from parity.cases.checkpoints import MODELS
 from parity.cases.suites import registry
+from refsim.base.errors import UserError
 from refsim.models.registry import get
 
 pytest.importorskip("ttnn")
 
 from tt_impl.models.cogvideox import embeddings as cogvideox
 from tt_impl.models.flux1 import embeddings as flux1
+from tt_impl.models.qwenimage import embeddings as qwenimage
 from tt_impl.models.wan22 import embeddings as wan22
+from tt_impl.parallel.sequence import valid_prompts
 
 GRID = (5, 90, 300)
 """Frames, rows, columns; more columns than bf16 counts."""
@@ -33,7 +37,7 @@ class Whole:
 @pytest.fixture(autouse=True)
 def angles_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables stay the angles on the host that they are made of."""
-    for module in (cogvideox, flux1, wan22):
+    for module in (cogvideox, flux1, qwenimage, wan22):
         monkeypatch.setattr(module, "pair_rotary", lambda ctx, angles, **how: angles)
 
 
@@ -65,6 +69,30 @@ def test_flux() -> None:
     ]  # fmt: skip
     cos, sin = (torch.cat([part[i] for part in parts], -1) for i in (0, 1))
     check(flux1._tables(Whole, model, ids, None), cos, sin)
+
+
+def test_qwen_image() -> None:
+    """Two pictures, of which one side is odd, and a prompt that has lost a token."""
+    model = config("qwenimage_tiny64")
+    sizes = [[1, 45, 90], [1, 31, 64]]
+    oracle = QwenEmbedRope(10000, list(model.axes_dims_rope), scale_rope=True)
+    image, prompt = oracle([[tuple(size) for size in sizes]], max_txt_seq_len=40)
+    places, numbers, first = qwenimage.image_positions(sizes)
+    valid = torch.arange(40) != 7
+    text = (first + torch.arange(40)[valid])[:, None].expand(-1, 3)
+    for found, wanted in ((places, image), (text, prompt[valid])):
+        turns = wanted.repeat_interleave(2, -1)
+        check(qwenimage._tables(Whole, model, found, None), turns.real, turns.imag)
+    assert numbers.bincount().tolist() == [45 * 90, 31 * 64]
+
+
+def test_prompts_are_cut_to_their_valid_tokens() -> None:
+    mask = torch.tensor([[1, 0, 1, 1, 0], [1, 0, 1, 1, 0], [1, 1, 1, 1, 1], [1, 0, 1, 1, 0]])
+    found = [(samples, tokens.tolist()) for samples, tokens in valid_prompts(mask)]
+    assert found == [(slice(0, 2), [0, 2, 3]), (slice(2, 3), [0, 1, 2, 3, 4]), (slice(3, 4), [0, 2, 3])]
+    assert [tokens.tolist() for _, tokens in valid_prompts(mask.to("meta"))] == [[0, 1, 2, 3, 4]]
+    with pytest.raises(UserError, match="sample 1 has no valid token"):
+        list(valid_prompts(torch.tensor([[1, 1], [0, 0]])))
 
 
 @pytest.mark.parametrize("name,grid_type", [("cogvideox_5b_tiny64", "linspace"), ("cogvideox_15_tiny64", "slice")])
