@@ -247,6 +247,7 @@ def columns(results: list[Any]) -> tuple[list[Any], ...]:
 
 
 def _register(names: tuple[str, ...], rule: Rule, function: Callable) -> Callable:
+    rule.__wrapped__ = function  # type: ignore[attr-defined]  # whose signature is the rule's
     for name in names:
         if f"ttnn.{name}" in RULES:
             raise ValueError(f"two shadow rules for ttnn.{name}")

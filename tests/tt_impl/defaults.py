@@ -1,0 +1,81 @@
+"""Defaults of the mock's rules beside those of ttnn's own signatures, as JSON: what a call leaves out means the same.
+
+python -m tests.tt_impl.defaults    prints {"compared": count, "different": [...]}
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import math
+import re
+from typing import Any
+
+REQUIRED = "required"
+_PARAMETER = re.compile(r"(\w+): [^=]*?(?: = ((?:[^,()\[\]]|\([^()]*\)|\[[^\[\]]*\])+))?(?=, (?:\w+: |\*)|$)")
+"""A parameter of a signature as nanobind writes it: its name, and its default if it has one."""
+
+
+def signatures(name: str) -> list[dict[str, Any]]:
+    """Return the parameters of every overload of ``ttnn.name`` with their defaults, read from its refusal."""
+    import ttnn
+
+    operation: Any = ttnn
+    for part in name.split(".")[1:]:
+        operation = getattr(operation, part, None)
+    try:
+        operation(*[object()] * 16)
+    except Exception as refused:
+        lines = [line.strip() for line in str(refused).splitlines()]
+        return [_parameters(line) for line in lines if re.match(r"\w+\(.*: ", line)]
+    return []
+
+
+def _parameters(line: str) -> dict[str, Any]:
+    body = line[line.index("(") + 1 : line.rindex(")")]
+    return {match[1]: _value(match[2]) for match in _PARAMETER.finditer(body)}
+
+
+def _value(text: str | None) -> Any:
+    if text is None:
+        return REQUIRED
+    try:
+        value = ast.literal_eval(text.strip())
+    except (SyntaxError, ValueError):
+        return text  # a name of ttnn's
+    return tuple(value) if isinstance(value, list) else value
+
+
+def same(rule: Any, theirs: Any) -> bool:
+    """Return whether a rule's default may stand for ttnn's: None leaves to it what is no number."""
+    if theirs == REQUIRED or (rule is None and not isinstance(theirs, int | float)):
+        return True
+    if isinstance(rule, bool) or isinstance(theirs, bool):
+        return rule is theirs or (rule is None and isinstance(theirs, bool))
+    if isinstance(rule, int | float) and isinstance(theirs, int | float):
+        return math.isclose(rule, theirs, rel_tol=1e-6)
+    return rule == theirs
+
+
+def main() -> None:
+    """Compare all rules."""
+    from tt_impl.mock import rules  # noqa: F401 - registers them
+    from tt_impl.mock.calls.shadow import RULES
+
+    compared = 0
+    different = []
+    for name, rule in RULES.items():
+        overloads = signatures(name)
+        for parameter in inspect.signature(rule).parameters.values():
+            theirs = [overload[parameter.name] for overload in overloads if parameter.name in overload]
+            if parameter.default is inspect.Parameter.empty or not theirs:
+                continue
+            compared += 1
+            if not any(same(parameter.default, value) for value in theirs):
+                different.append([name, parameter.name, str(parameter.default), str(theirs)])
+    print(json.dumps({"compared": compared, "different": different}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""What a call leaves out means to a rule what it means to ttnn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.tt_impl.defaults import REQUIRED, same
+from tests.tt_impl.worker import launch
+
+
+def test_defaults_of_rules_are_those_of_ttnn(tmp_path: Path) -> None:
+    ran = launch("tests.tt_impl.defaults", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    told = json.loads(ran.stdout.splitlines()[-1])
+    assert told["different"] == []
+    assert told["compared"] > 350
+
+
+def test_what_may_stand_for_a_default() -> None:
+    assert same(1e-5, 9.999999747378752e-06) and same(0, REQUIRED) and same(None, "Variant.Accurate")
+    assert not same(1e-5, 1e-6) and not same(True, False) and not same(1, 2) and not same((1, 1), (1, 2))
