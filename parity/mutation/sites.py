@@ -142,6 +142,9 @@ class _Walk:
             self._tables.add(id(node.value if isinstance(node, ast.keyword) else node))
         if isinstance(node, ast.Assign) and _is_the_same_for_all(node):
             self._tables |= {id(target) for target in node.targets}
+        if isinstance(node, ast.Compare):  # the order of what something is one of
+            pairs = zip(node.ops, node.comparators, strict=True)
+            self._tables |= {id(group) for how, group in pairs if isinstance(how, ast.In | ast.NotIn)}
         before = self._of_document
         self._of_document = self._of_document or self._is_of_document(node)
         yield from self._inside(node, runs)

@@ -1,6 +1,6 @@
 """Defaults of the mock's rules beside those of ttnn's own signatures, as JSON: what a call leaves out means the same.
 
-python -m tests.tt_impl.defaults    prints {"compared": count, "different": [...]}
+python -m tests.tt_impl.defaults    prints {"compared": count, "different": [...], "unnamed": {...}}
 """
 
 from __future__ import annotations
@@ -58,6 +58,25 @@ def same(rule: Any, theirs: Any) -> bool:
     return rule == theirs
 
 
+def unnamed(name: str, rule: Any, overloads: list[dict[str, Any]]) -> list[str]:
+    """Return the arguments that an overload wants and the rule does not take by their keyword."""
+    from tt_impl.mock.rules.backward import OPERANDS
+    from tt_impl.mock.rules.registry import ALSO_CALLED, neutral
+
+    parameters = inspect.signature(rule).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        closure = rule.__wrapped__.__closure__ or ()
+        functions = [cell.cell_contents for cell in closure if inspect.isfunction(cell.cell_contents)]
+        if not functions:
+            return []  # of torch, without a signature; or it reads them itself
+        function = functions[0]
+        parameters = parameters | inspect.signature(function).parameters
+    known = {*parameters, *(OPERANDS if name.endswith("_bw") else ())}
+    also = ALSO_CALLED.get(name, {})
+    wanted = {key for overload in overloads for key, default in overload.items() if default == REQUIRED}
+    return sorted(key for key in wanted if not neutral(key, name) and also.get(key, key) not in known)
+
+
 def main() -> None:
     """Compare all rules."""
     from tt_impl.mock import rules  # noqa: F401 - registers them
@@ -65,8 +84,11 @@ def main() -> None:
 
     compared = 0
     different = []
+    missing = {}
     for name, rule in RULES.items():
         overloads = signatures(name)
+        if keys := unnamed(name, rule, overloads):
+            missing[name] = keys
         for parameter in inspect.signature(rule).parameters.values():
             theirs = [overload[parameter.name] for overload in overloads if parameter.name in overload]
             if parameter.default is inspect.Parameter.empty or not theirs:
@@ -74,7 +96,7 @@ def main() -> None:
             compared += 1
             if not any(same(parameter.default, value) for value in theirs):
                 different.append([name, parameter.name, str(parameter.default), str(theirs)])
-    print(json.dumps({"compared": compared, "different": different}))
+    print(json.dumps({"compared": compared, "different": different, "unnamed": missing}))
 
 
 if __name__ == "__main__":

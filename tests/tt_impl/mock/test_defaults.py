@@ -1,4 +1,4 @@
-"""What a call leaves out means to a rule what it means to ttnn."""
+"""What a call leaves out means to a rule what it means to ttnn, and what it names is taken."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from pathlib import Path
 from tests.tt_impl.defaults import REQUIRED, same
 from tests.tt_impl.worker import launch
 
+UNKNOWN = {"ttnn.add_bw": ["alpha"], "ttnn.sub_bw": ["alpha"]}
+"""Arguments that a rule refuses by their keywords."""
+
 
 def test_defaults_of_rules_are_those_of_ttnn(tmp_path: Path) -> None:
     ran = launch("tests.tt_impl.defaults", folder=tmp_path)
     assert ran.returncode == 0, ran.stderr[-2000:]
     told = json.loads(ran.stdout.splitlines()[-1])
     assert told["different"] == []
+    assert told["unnamed"] == UNKNOWN
     assert told["compared"] > 350
 
 

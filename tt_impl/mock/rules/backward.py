@@ -72,7 +72,16 @@ FORWARD: dict[str, Callable[..., Tensor]] = {
     "where": lambda condition, a, b: torch.where(condition != 0, a, b),
 }
 
-OPERANDS = ("input_tensor", "input_tensor_a", "input_a", "other_tensor", "input_tensor_b", "input_tensor_c", "bias")
+OPERANDS = (
+    "input_tensor",
+    "input_tensor_a",
+    "input_a",
+    "other_tensor",
+    "input_tensor_b",
+    "input_tensor_c",
+    "scalar",
+    "bias",
+)
 
 
 def gradients(function: Callable[..., Tensor], grad: Tensor, operands: Sequence[Any], **options: Any) -> list[Tensor]:

@@ -17,7 +17,7 @@ import ttnn
 from torch import Tensor
 
 from tt_impl.mock.rules.eltwise import UNARY, as_numbers, chain, of_torch, packed
-from tt_impl.mock.rules.registry import Call, across, per_device, table
+from tt_impl.mock.rules.registry import ALSO_CALLED, Call, across, per_device, table
 from tt_impl.mock.storage.dtypes import BLOCK_FLOATS, INTEGERS
 from tt_impl.mock.storage.values import Shards
 
@@ -165,17 +165,14 @@ def _binary(function: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
     return rule
 
 
-def _in_place(function: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
-    def rule(call: Call, input_a: Operand, input_b: Operand, **options: Any) -> list[Tensor]:
-        return _apply(call, function, input_a, input_b, options)
+_FIRST = ("input_a", "input_tensor")
+_SECOND = ("input_b", "value", "scalar", "exponent")
+"""What overloads call the two operands by keyword."""
+_OPERANDS = dict.fromkeys(_FIRST, "input_tensor_a") | dict.fromkeys(_SECOND, "input_tensor_b")
 
-    return rule
-
-
-for _name, _function in BINARY.items():
+for _name, _function in (BINARY | {name: BINARY[plain] for name, plain in IN_PLACE.items()}).items():
     across(_name)(_binary(_function))
-for _name, _plain in IN_PLACE.items():
-    across(_name)(_in_place(BINARY[_plain]))
+    ALSO_CALLED[f"ttnn.{_name}"] = _OPERANDS
 
 
 @per_device("isclose")
@@ -219,12 +216,20 @@ def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, *, value: Number 
     return input_a + value * input_b * input_c
 
 
+def _multiplied_and_added(
+    input_tensor_a: Tensor, input_tensor_b: Any = None, input_tensor_c: Any = None, value: Any = None
+) -> Tensor:
+    """Compute a * b + c; ``value`` is the one of b and c that is a number."""
+    b, c = (value if operand is None else operand for operand in (input_tensor_b, input_tensor_c))
+    return input_tensor_a * b + c
+
+
 table(
     {
         "addcdiv": lambda input_a, input_b, input_c, *, value=1.0: input_a + value * input_b / input_c,
         "clamped_silu_glu": lambda gate, up, limit: F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit),
         "lerp": lambda input, end, weight: input + weight * (end - input),
-        "mac": lambda input_tensor_a, input_tensor_b, input_tensor_c: input_tensor_a * input_tensor_b + input_tensor_c,
+        "mac": _multiplied_and_added,
         "snake_beta": lambda input_tensor, alpha, beta: input_tensor + torch.sin(alpha * input_tensor).square() / beta,
         "subalpha": lambda input_tensor_a, input_tensor_b, alpha: addalpha(input_tensor_a, input_tensor_b, -alpha),
         "where": lambda predicate, true_value, false_value: torch.where(predicate != 0, true_value, false_value),

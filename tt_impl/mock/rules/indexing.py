@@ -82,7 +82,7 @@ def nonzero(call: Call, input_tensor: Tensor) -> list[Tensor]:
 
     What lies behind the count and behind the places is not written.
     """
-    places = torch.nonzero(input_tensor.reshape((1,) * (4 - input_tensor.dim()) + tuple(input_tensor.shape)))
+    places = torch.nonzero(input_tensor)  # ttnn takes four dims only
     numbers = (torch.tensor([len(places)]), places.flatten())
     return [_first(values, tuple(out.shape)) for values, out in zip(numbers, call.outputs, strict=True)]
 
@@ -124,7 +124,7 @@ def moreh_getitem(input: Tensor, index_tensors: Sequence[Tensor], index_dims: Se
 
 
 @per_device("plus_one")
-def plus_one(input_tensor: Tensor, skip_negative_entries: bool = False) -> Tensor:
+def plus_one(input_tensor: Tensor, sub_core_grids: Any = None, skip_negative_entries: bool = False) -> Tensor:
     if not skip_negative_entries:
         return input_tensor + 1
     counted = (input_tensor >= 0) & (input_tensor < 2**31 - 1)

@@ -48,7 +48,10 @@ def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None = None) -> Ten
     return input_tensor.squeeze(dim if isinstance(dim, int) else tuple(dim))
 
 
-def _viewed(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
+def _viewed(input_tensor: Tensor, *sizes: Any, shape: Sequence[int] | None = None, **named: int) -> Tensor:
+    """View by a shape, or by four sizes, in order or as N, C, H and W."""
+    if shape is None:
+        shape = sizes[0] if len(sizes) == 1 else (*sizes, *(named[dim] for dim in "NCHW"[len(sizes) :]))
     return input_tensor.reshape(tuple(shape))
 
 
@@ -58,7 +61,7 @@ def _elsewhere(input_tensor: Tensor, *_placement: Any, output_memory_config: Any
 
 table(
     {
-        "assign": lambda input_tensor, *_output: input_tensor,
+        "assign": lambda input_tensor, _output=None: input_tensor,
         "clone": lambda input: input,
         "copy": lambda input_a, input_b: input_a,
         # ``keep_l1_aligned`` pads the rows of a shard in memory

@@ -74,6 +74,10 @@ _NEUTRAL_IN = {
         mm_cores_y mm_block_ht mm_block_wt mm_N_full_block_wt chunk_width_in_mm_blocks""",
     # it says where results lie, or how devices exchange them
     **dict.fromkeys(("batch_norm", "experimental.broadcast_to"), "output"),
+    "experimental.neighbor_pad_async": "neighbor_semaphore",
+    "experimental.slice_reshard_async": "final_semaphore",
+    "interleaved_to_sharded_partial": "shard_scheme shard_orientation",
+    "typecast": "input_dtype",
     "moe_expert_token_remap": "optional_output_mapping_tensor optional_output_reduced_tensor",
     "experimental.all_gather_matmul_async": "all_gather_core_grid_offset memory_config_ag memory_config_mm",
     "experimental.all_gather_minimal_matmul_async": "fsdp_topology fsdp_multi_device_global_semaphore",
@@ -114,12 +118,24 @@ VIEWS = frozenset(
 """Operations that move values. If their result shares the buffer of an input, it is a view: nothing was moved."""
 
 
+ALSO_CALLED: dict[str, dict[str, str]] = {
+    "ttnn.addcdiv_bw": {"alpha": "value"},
+    "ttnn.addcmul_bw": {"alpha": "value"},
+    "ttnn.assign": {"input_a": "input_tensor", "input_b": "_output"},
+    "ttnn.mac": {"value1": "input_tensor_b", "value2": "input_tensor_c"},
+    "ttnn.prelu": {"input_tensor_a": "input_tensor"},
+    "ttnn.threshold_bw": {"min": "threshold", "max": "value"},
+}
+"""What overloads of an operation call an argument by keyword, and what its rule calls it."""
+
+
 def for_rule(kwargs: dict[str, Any], name: str = "") -> dict[str, Any]:
     """Return the keyword arguments that the rule of operation ``name`` gets.
 
     ``program_activation`` is what a program config says to apply at the end.
     """
-    for_values = {key: value for key, value in kwargs.items() if not neutral(key, name)}
+    also = ALSO_CALLED.get(name, {})
+    for_values = {also.get(key, key): value for key, value in kwargs.items() if not neutral(key, name)}
     for config in ("program_config", "config"):
         activation = getattr(kwargs.get(config), "fused_activation", None)
         if activation is not None:

@@ -23,6 +23,8 @@ def sub_devices(t: Env) -> None:
     assert t.shadow.emulated["ttnn.add(sub_device_id=)"] == 1
     t.device.reset_sub_device_stall_group()
     t.device.clear_loaded_sub_device_manager()
+    ttnn.add(x, x, sub_device_id=ttnn.SubDeviceId(0))  # of the manager that ttnn knows, and as it stands
+    assert t.shadow.emulated["ttnn.add(sub_device_id=)"] == 1
     t.device.remove_sub_device_manager(manager)
     t.device.clear_loaded_sub_device_manager()
     assert t.shadow.emulated["ttnn.MeshDevice.load_sub_device_manager"] == 1

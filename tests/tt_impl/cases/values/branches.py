@@ -140,6 +140,28 @@ def number_of_no_dims(t: Env) -> None:
     t.check(t.ttnn.max(x), torch.tensor(2.5))
 
 
+def operands_by_their_keywords(t: Env) -> None:
+    """Overloads call the same operand by several names."""
+    ttnn, x, y, z = t.ttnn, t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64), t.rand(1, 2, 64, 64)
+    a, b = t.put(x), t.put(y)
+    for out, wanted in (
+        (ttnn.pow(input_tensor=a, exponent=2), x**2),
+        (ttnn.rsub(input_tensor_a=a, input_b=2.0), 2 - x),
+        (ttnn.prelu(input_tensor_a=a, weight=0.5), torch.where(x < 0, 0.5 * x, x)),
+        (ttnn.mac(input_tensor_a=a, value1=2.0, value2=3.0), 2 * x + 3),
+        (ttnn.mac(input_tensor_a=a, value=2.0, input_tensor_c=b), 2 * x + y),
+        (ttnn.mac(input_tensor_a=a, input_tensor_b=b, value=2.0), x * y + 2),
+        (ttnn.experimental.view(t.put(z), 1, 1, 128, 64), z.reshape(1, 1, 128, 64)),
+        (ttnn.add_(input_tensor_a=t.put(x), input_tensor_b=b), x + y),
+    ):
+        t.check(out, wanted, ulps=2)
+    counts = t.put(torch.tensor([[3, -1, 5, 7]], dtype=torch.int32), dtype="int32", layout="ROW_MAJOR")
+    ttnn.plus_one(counts, None, True)
+    t.check(counts, torch.tensor([[4, -1, 6, 8]]))
+    (gradient,) = ttnn.mul_bw(b, a, scalar=3.0)
+    t.check(gradient, 3 * y, ulps=2)
+
+
 def padding_goes_along(t: Env) -> None:
     """Padding is turned with rows and columns; a tensor that begins new tiles has zeros there."""
     ttnn = t.ttnn
