@@ -31,7 +31,7 @@ ALONE = {
     "refsim/blocks/shape.py": "what a model's blocks are made of is shared",
     "refsim/models/registry.py": "the list of models is shared",
     "refsim/models/spec.py": "what a model says of itself is shared",
-    "refsim/models/outline.py": "models that only predictions know",
+    "refsim/models/motif/transformer.py": "only predictions know it",
     "refsim/models/warm.py": "ranks of refsim are forked; tt_impl has one process",
     "refsim/models/inputs.py": "what a model takes is checked once, by refsim",
     "refsim/pipelines/host.py": "the scheduler's step runs on the devices (tt_impl/pipelines/scheduler.py)",

@@ -31,18 +31,14 @@ OF_PARITY = (
     "parity/faults/",
     "benchmarks/programs/",  # of others, which load models by their names
 )
-OUTLINED = ("sd35", "flux1")
-"""Models whose class is changed into an outline, see ``parity.kinds.published.outlined_classes``."""
 DECODING = ("refsim/pipelines/speculative.py", "tt_impl/pipelines/speculative.py")
 """Decoding has no pipeline folder of its own."""
 ALSO = {
     "qwen3_moe": DECODING,
     "dflash": (*DECODING, "parity/kinds/ttnn/calls.py"),  # a drafter that is called wrongly
-    **dict.fromkeys(OUTLINED, ("parity/kinds/published/outlined_classes.py",)),
+    "sd35": ("parity/kinds/cpu/single_file.py",),  # which refuses a file of another class
+    **dict.fromkeys(("qwenimage", "mochi"), ("benchmarks/upstream/weights.py",)),  # sizes of upstream's own tests
 }
-ALSO["sd35"] += ("parity/kinds/cpu/single_file.py",)  # which refuses a file of another class
-for _name in ("qwenimage", "mochi"):  # sizes of upstream's own tests
-    ALSO[_name] = (*ALSO.get(_name, ()), "benchmarks/upstream/weights.py")
 
 
 @cache

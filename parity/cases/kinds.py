@@ -41,7 +41,6 @@ KINDS: dict[str, Entry] = {
     "block": Entry("parity.kinds.cpu.block:Block"),
     "schedule": Entry("parity.kinds.cpu.schedule:ScheduleSteps", cut="nothing", checkpoint=False),
     "published": Entry("parity.kinds.published.published:PublishedModel", cut="nothing", checkpoint=False),
-    "outlined": Entry("parity.kinds.published.outlined:OutlinedModel", cut="nothing", checkpoint=False),
     "refusals": Entry("parity.kinds.refusals.refusals:Refusals", cut="nothing"),
     "keys": Entry("parity.kinds.refusals.keys:UnreadKeys", cut="nothing"),
     "request": Entry("parity.kinds.refusals.request:Requests", cut="nothing"),

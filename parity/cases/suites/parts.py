@@ -22,8 +22,6 @@ def add(cases: Registry) -> None:
         cases.make("schedule", f"schedule_{scheduler}", _ALONE, ModelShape((2, 3, 5), 0, 1))
     for published in published_models():
         cases.make("published", published, _ALONE, ModelShape((), 0, 1))
-    for model in ("motif", "flux1"):
-        cases.make("outlined", f"outlined_{model}", _OBLONG, ModelShape((), 0, 1))
     old = "sd3_tiny64_no_qk_norm"  # as the first Stable Diffusion 3, whose file does not tell how wide a head is: 64
     register(old, MODELS["sd35_tiny64"].but(qk_norm=None))
     for model in ("sd35_tiny", old):

@@ -72,15 +72,15 @@ class PublishedModel(HostKind):
             Threshold("unlike_pipeline", 0, "what a pipeline takes for given, or is known to differ from it"),
             Threshold("not_found", 0, "what is found by its name or in its folder is the model, or it is not"),
             Threshold(
-                "outline_off",
+                "parameters_off",
                 0.01,
-                "an outline leaves out what takes no time, such as Mochi's pooling of the prompt, 0.6 % of its weights",
+                "what predictions read leaves out what takes no time",
                 optional=True,
             ),
             Threshold(
-                "outline_block_off",
+                "block_parameters_off",
                 1e-3,
-                "norms and biases that an outline has or lacks are a thousandth",
+                "norms and biases that it has or lacks are a thousandth",
                 optional=True,
             ),
         )
@@ -114,8 +114,8 @@ class PublishedModel(HostKind):
             **{name: len(listed) for name, listed in complaints.items()},
         }
         if spec.timing_only:
-            outlined = abs(count(result.value["shapes"]) / total - 1)
-            return metrics | {"outline_off": outlined, "outline_block_off": outline_block_off(spec, published)}
+            off = abs(count(result.value["shapes"]) / total - 1)
+            return metrics | {"parameters_off": off, "block_parameters_off": block_parameters_off(spec, published)}
         ours = stacked(result.value["shapes"])
         left = tuple(result.value["left"])
         wanted = {name: x for name, x in theirs.items() if name in ours or not name.startswith(left)}
@@ -278,7 +278,7 @@ def wrong_of_one_kind(spec: ModelSpec, published: Published) -> list[str]:
     return [f"{wrong} without single blocks" for wrong in clauses]
 
 
-def outline_block_off(spec: ModelSpec, published: Published) -> float:
+def block_parameters_off(spec: ModelSpec, published: Published) -> float:
     """Return how far the parameters of one more block are from the library's, for the worst kind of block."""
     kinds = spec.block_counts(published.config)
     worst = 0.0

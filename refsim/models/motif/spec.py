@@ -17,7 +17,7 @@ def more_dims(config: Config, size: tuple[int, ...]) -> dict[str, int]:
 
 SPEC = ModelSpec.of_folder(
     "motif",
-    model="refsim.models.outline:OutlinedTransformer",
+    model="refsim.models.motif.transformer:MotifTransformer",
     config="MotifConfig",
     class_names=(CLASS_NAME,),
     kind="transformer",

@@ -51,7 +51,7 @@ def test_published_inputs_fit_the_model(spec):
             shapes = spec.input_shapes(model, size, 2)
             assert shapes.keys() == spec.inputs(model.config).keys()
             assert all(type(n) is int and n > 0 for shape in shapes.values() for n in shape)
-            if not spec.timing_only:  # an outline takes tokens, some of which are patches
+            if not spec.timing_only:  # what is only read takes tokens, some of which are patches
                 assert shapes["hidden_states"][spec.channel_dim] == model.config["in_channels"]
 
 
