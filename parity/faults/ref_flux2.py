@@ -58,15 +58,19 @@ def flux2_out_cut_as_one(original: Any, self: Any, weights: Any, device: Any, na
 
 
 @order("The image is modulated by the prompt's chunks, and the prompt by the image's.", "two shared linears exchanged")
-@at("refsim.models.flux2.block:Modulations.double")
+@at("refsim.models.flux2.block:Modulations.__call__")
 def flux2_modulations_swapped(original: Any, self: Any, time: Tensor) -> Any:
-    return original(self, time)[::-1]
+    chunks = original(self, time)
+    image, prompt, *_ = chunks
+    return chunks | {image: chunks[prompt], prompt: chunks[image]}
 
 
 @order("Single blocks are modulated by the image's chunks of double blocks.", "one modulation for all blocks")
-@at("refsim.models.flux2.block:Modulations.single")
-def flux2_single_modulated_as_double(_: Any, self: Any, time: Tensor) -> Any:
-    return [self.double(time)[0][:3]]
+@at("refsim.models.flux2.block:Modulations.__call__")
+def flux2_single_modulated_as_double(original: Any, self: Any, time: Tensor) -> Any:
+    chunks = original(self, time)
+    image, _, single = chunks
+    return chunks | {single: chunks[image][:3]}
 
 
 @affine("Modulations are linears of the time step without its silu.", "silu taken for a part of the embedding")

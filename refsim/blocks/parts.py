@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -19,9 +19,9 @@ from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, shards
 
 Norm = Callable[[MeshTensor], MeshTensor]
-Time: TypeAlias = Tensor | Sequence[Sequence[MeshTensor]]
+Time: TypeAlias = Tensor | Mapping[str, Sequence[MeshTensor]]
 """The time step's vector with silu applied, (B, D), on every device, or of two time steps between which image tokens
-choose, (B, 2, D), the prompt's first; where blocks share modulations, the chunks of each."""
+choose, (B, 2, D), the prompt's first; where blocks share modulations, the chunks of each by its name."""
 
 
 def stream_norm(weights: Weights, device: Device, name: str, shape: BlockShape, features: int) -> Norm:
@@ -59,10 +59,9 @@ class Modulations:
 
     def __call__(self, time: Time, sequences: Sequences) -> Chunks[MeshTensor]:
         """Return the chunks of a call, each (B, 1 or local N, local D), made when they are needed."""
-        names = [each.chunks for each in self._shape.modulations]
         if not isinstance(time, Tensor):
-            return Chunks([(chunks, partial(list, made)) for chunks, made in zip(names, time, strict=True)])
-        linears = zip(names, self._linears, strict=True)
+            return Chunks([(each.chunks, partial(list, time[each.name])) for each in self._shape.modulations])
+        linears = zip((each.chunks for each in self._shape.modulations), self._linears, strict=True)
         return Chunks([(chunks, partial(self._made, chunks, linear, time, sequences)) for chunks, linear in linears])
 
     def _made(

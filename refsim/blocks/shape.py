@@ -93,7 +93,7 @@ class BlockShape:
         num_heads, head_dim: of attention, the same for all streams.
         time_features: of what the modulations are linears of.
         modulations: linears of the time step, each run when the first of its chunks is needed.
-        shared_modulation: all blocks have the same chunks; a call is handed those of ``modulations``, in their order.
+        shared_modulation: all blocks have the same chunks; a call is handed them by the names of ``modulations``.
         norm: of the streams: a layer norm without or with weight and bias, or root mean square without.
         eps: of these norms.
         qk_norm: of the queries and keys of a head: root mean square with a weight, a layer norm with weight and bias,

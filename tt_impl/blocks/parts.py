@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -16,8 +16,9 @@ from tt_impl.layers.modulation import Modulation
 from tt_impl.layers.norm import DistributedLayerNorm, HeadLayerNorm, RMSNorm
 from tt_impl.parallel.context import Context
 
-Time: TypeAlias = ttnn.Tensor | Sequence[Sequence[ttnn.Tensor]]
-"""The time step's vector (B, 1, 1, D) with silu applied; where blocks share modulations, the chunks of each."""
+Time: TypeAlias = ttnn.Tensor | Mapping[str, Sequence[ttnn.Tensor]]
+"""The time step's vector (B, 1, 1, D) with silu applied; where blocks share modulations, the chunks of each
+by its name."""
 
 
 def stream_norm(weights: Weights, ctx: Context, name: str, shape: BlockShape, features: int) -> DistributedLayerNorm:
@@ -56,10 +57,9 @@ class Modulations:
 
     def __call__(self, time: Time, sequences: Sequences) -> Chunks[ttnn.Tensor]:
         """Return the chunks of a call, each (B, 1, 1 or local N, local D), made when they are needed."""
-        names = [each.chunks for each in self._shape.modulations]
         if not isinstance(time, ttnn.Tensor):
-            return Chunks([(chunks, partial(list, made)) for chunks, made in zip(names, time, strict=True)])
-        linears = zip(names, self._linears, strict=True)
+            return Chunks([(each.chunks, partial(list, time[each.name])) for each in self._shape.modulations])
+        linears = zip((each.chunks for each in self._shape.modulations), self._linears, strict=True)
         return Chunks([(chunks, partial(self._made, chunks, linear, time, sequences)) for chunks, linear in linears])
 
     def _made(

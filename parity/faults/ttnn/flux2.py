@@ -67,15 +67,19 @@ def flux2_packed_keys_first(original: Callable, self: Any, x: Any, rotary: Any) 
 
 
 @streams("The image is modulated by the prompt's chunks, and the prompt by the image's.", "two linears exchanged")
-@at("tt_impl.models.flux2.block:Modulations.double")
+@at("tt_impl.models.flux2.block:Modulations.__call__")
 def flux2_modulations_swapped(original: Callable, self: Any, time: Any) -> Any:
-    return original(self, time)[::-1]
+    chunks = original(self, time)
+    image, prompt, *_ = chunks
+    return chunks | {image: chunks[prompt], prompt: chunks[image]}
 
 
 @streams("Single blocks are modulated by the chunks of double blocks.", "one modulation for all blocks", case=SINGLE)
-@at("tt_impl.models.flux2.block:Modulations.single")
-def flux2_single_modulated_as_double(_: Callable, self: Any, time: Any) -> Any:
-    return [self.double(time)[0][:3]]
+@at("tt_impl.models.flux2.block:Modulations.__call__")
+def flux2_single_modulated_as_double(original: Callable, self: Any, time: Any) -> Any:
+    chunks = original(self, time)
+    image, _, single = chunks
+    return chunks | {single: chunks[image][:3]}
 
 
 @streams("A chunk that scales lacks its 1.", "without a bias there was nothing to add it to")

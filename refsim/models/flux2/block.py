@@ -21,29 +21,21 @@ from refsim.models.flux2.config import Flux2Config
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 
-Chunks = list[list[MeshTensor]]
-"""Of each modulation of a kind of block, in their order."""
-
 
 class Modulations:
     """The linears of the time step that all blocks of a kind share."""
 
     def __init__(self, weights: Weights, device: Device, config: Flux2Config) -> None:
-        self._double, self._single = (
-            [
-                Modulation(weights, device, f"{m.name}.linear", features=m.features, chunks=len(m.chunks), bias=False)
-                for m in shape.modulations
-            ]
+        sizes = {"features": config.features, "bias": False}
+        self._linears = {
+            m.name: Modulation(weights, device, f"{m.name}.linear", chunks=len(m.chunks), **sizes)
             for shape in (config.double_block(), config.single_block())
-        )
+            for m in shape.modulations
+        }
 
-    def double(self, time_BD: Tensor) -> Chunks:
-        """Return the chunks of the image and of the prompt in double blocks; ``time_BD`` with silu applied."""
-        return [modulation(time_BD) for modulation in self._double]
-
-    def single(self, time_BD: Tensor) -> Chunks:
-        """Return the chunks of both streams in single blocks."""
-        return [modulation(time_BD) for modulation in self._single]
+    def __call__(self, time_BD: Tensor) -> dict[str, list[MeshTensor]]:
+        """Return the chunks of every linear by its name; ``time_BD`` with silu applied."""
+        return {name: linear(time_BD) for name, linear in self._linears.items()}
 
 
 def bind_block(
@@ -52,6 +44,5 @@ def bind_block(
     """Block ``index``, single ones counted on from the double ones, for the positions ``img_ids`` and ``txt_ids``."""
     sequences = sequences_of(device, config, inputs["img_ids"], inputs["txt_ids"])
     modulations = Modulations(weights, device, config)
-    modulation = modulations.double if index < config.num_layers else modulations.single
     block = partial(build_block(weights, device, config, index), sequences=sequences)
-    return lambda spatial, prompt, time_BD: block(spatial, prompt, modulation(time_BD))
+    return lambda spatial, prompt, time_BD: block(spatial, prompt, modulations(time_BD))

@@ -87,13 +87,11 @@ class Flux2Transformer:
             prompt = cut_tokens(self._device, prompt, sequences.prompt_tokens, dim=1)
         spatial = self._x_embedder(spatial)
         prompt = self._context_embedder(prompt)
-        double = self._modulations.double(silu_time)
-        single = self._modulations.single(silu_time)
+        chunks = self._modulations(silu_time)
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
             before = spatial, prompt
-            is_double = index < self._config.num_layers
-            spatial, prompt = block(spatial, prompt, double if is_double else single, sequences=sequences)
+            spatial, prompt = block(spatial, prompt, chunks, sequences=sequences)
             self._observe(index, before, (spatial, prompt))
         return self._out(spatial, silu_time, sequences.tokens).contiguous()
 

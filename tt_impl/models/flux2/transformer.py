@@ -57,12 +57,9 @@ class Flux2Transformer:
         time = ttnn.silu(self._conditioning(timestep, guidance))
         spatial = self._x_embedder(put_tokens(ctx, hidden_states))
         prompt = self._context_embedder(put_prompt(ctx, encoder_hidden_states))
-        count = self._config.num_layers
-        kinds = (self._modulations.double, self._blocks[:count]), (self._modulations.single, self._blocks[count:])
-        for modulation, blocks in kinds:
-            chunks = modulation(time) if blocks else []
-            for block in blocks:
-                spatial, prompt = block(spatial, prompt, chunks, sequences=sequences)
+        chunks = self._modulations(time)
+        for block in self._blocks:
+            spatial, prompt = block(spatial, prompt, chunks, sequences=sequences)
         return self._out(spatial, time)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
