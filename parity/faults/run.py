@@ -22,6 +22,7 @@ from parity.faults import (  # noqa: F401 - they register
     ref_decoding,
     ref_flux2,
     ref_model,
+    ref_qwenimage,
     ref_runtime,
 )
 from parity.faults.records import SEED, Progress, Record
@@ -35,6 +36,7 @@ from parity.faults.ttnn import (  # noqa: F401 - they register
     paged_cache,
     pipeline,
     program,
+    qwenimage,
     text_encoders,
     usp,
     vae,

@@ -24,6 +24,8 @@ _MODELS = {
     # Whole tiles per head, as TTNN wants it: 192 features, padded to 256 over four devices.
     "qwenimage_tiny64": _WIDE,
     "qwenimage_edit_tiny64": _WIDE.but(zero_cond_t=True),
+    # Scores four times as large, and more of what attention gives, so that places and single tokens count.
+    "qwenimage_edit_sharp64": _WIDE.but(zero_cond_t=True, gains=(("attn.norm", 2.0), ("attn.to_out", 2.0))),
     # Real widths.
     "qwenimage_block": published("qwen-image", num_layers=1, block=0),
     "qwenimage_vae_tiny": RandomModel(
@@ -75,9 +77,11 @@ def _ttnn(cases: Registry) -> None:
 
 def _full(cases: Registry) -> None:
     """Add the schemes that the others cover in part, and those of 32 devices."""
-    for layout in (RING8, ULYSSES8, USP42, replace(USP24, prompt_layout="split")):
+    for layout in (RING8, ULYSSES8):
         for model in ("qwenimage_tiny", "qwenimage_edit_tiny"):
-            add_transformer(cases, model, layout, suite="full", tag="every", **_SIZE)
+            add_transformer(cases, model, layout, suite="full", **_SIZE)
+    add_transformer(cases, "qwenimage_tiny", USP42, suite="full", **_SIZE)
+    add_transformer(cases, "qwenimage_edit_tiny", replace(USP24, prompt_layout="split"), suite="full", **_SIZE)
     for layout in layouts("tg-sp8_tp4 galaxy-cfg2_sp4_tp4"):
         guidance = 4.0 if "cfg" in layout.parallel else None
         for model in ("qwenimage_tiny", "qwenimage_edit_tiny"):
