@@ -18,7 +18,7 @@ from tt_impl.blocks.sequences import Sequences
 from tt_impl.layers.attention import StreamQKV
 from tt_impl.layers.feedforward import ParallelFeedForward
 from tt_impl.layers.linear import AttentionSizes, RowParallelHeads
-from tt_impl.layers.matmul import Residual
+from tt_impl.layers.matmul import Residual, add_gated
 from tt_impl.layers.rope import PairTables
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.ring import QKV
@@ -162,8 +162,13 @@ class JointAttention:
         assert self._spatial.out is not None
         cut = {"logical_n": sequences.logical_n} if prompt_qkv is None else sequences.cut
         out, prompt_out = joint_attention(self._ctx, qkv, prompt_qkv, **cut, drop_prompt=onto_prompt is None)
-        spatial = self._spatial.out(out, onto)
         if onto_prompt is None:
-            return spatial, None
+            return self._spatial.out(out, onto), None
         assert self._prompt.out is not None
-        return spatial, self._prompt.out(prompt_out, onto_prompt)
+        if sequences.prompt_answers is not None:
+            config = self._ctx.norm_config
+            prompt_out = ttnn.matmul(sequences.prompt_answers, prompt_out, compute_kernel_config=config)
+        # both are reduced before either is normed, as in refsim
+        spatial = self._spatial.out(out)
+        prompt = self._prompt.out(prompt_out)
+        return add_gated(onto, spatial), add_gated(onto_prompt, prompt)

@@ -13,7 +13,7 @@ from refsim.files.checkpoint import Weights
 from tt_impl.blocks.sequences import Sequences
 from tt_impl.layers.attention import HeadNorm
 from tt_impl.layers.modulation import Modulation
-from tt_impl.layers.norm import DistributedLayerNorm, HeadLayerNorm, RMSNorm
+from tt_impl.layers.norm import DistributedLayerNorm, DistributedStreamRMSNorm, HeadLayerNorm, RMSNorm
 from tt_impl.parallel.context import Context
 
 Time: TypeAlias = ttnn.Tensor | Mapping[str, Sequence[ttnn.Tensor]]
@@ -21,8 +21,12 @@ Time: TypeAlias = ttnn.Tensor | Mapping[str, Sequence[ttnn.Tensor]]
 by its name."""
 
 
-def stream_norm(weights: Weights, ctx: Context, name: str, shape: BlockShape, features: int) -> DistributedLayerNorm:
+def stream_norm(
+    weights: Weights, ctx: Context, name: str, shape: BlockShape, features: int
+) -> DistributedLayerNorm | DistributedStreamRMSNorm:
     """Make a norm of a stream, whose ``features`` are cut over tp."""
+    if shape.norm == "rms":
+        return DistributedStreamRMSNorm(ctx, features=features, eps=shape.eps)
     affine = (weights, name) if shape.norm == "layer_affine" else None
     return DistributedLayerNorm(ctx, features=features, eps=shape.eps, affine=affine)
 

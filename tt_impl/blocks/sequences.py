@@ -20,6 +20,8 @@ class Sequences:
         logical_n: image tokens without padding, over all devices.
         logical_l: the same of a prompt that is split over sp, None for one that every device holds whole.
         rotary, prompt_rotary: tables, cut as their tokens are; None for a stream that is not turned.
+        prompt_answers: which answer of attention each token of the prompt takes, a matrix of ones and zeros (B, local
+            heads, L, L); None for its own.
         modulate_index: which half of a doubled time step each image token is modulated by, (B or 1, 1, local N, 1) of 0
             and 1; None where there is one.
     """
@@ -28,6 +30,7 @@ class Sequences:
     logical_l: int | None
     rotary: PairTables | None = None
     prompt_rotary: PairTables | None = None
+    prompt_answers: ttnn.Tensor | None = None
     modulate_index: ttnn.Tensor | None = None
 
     @classmethod

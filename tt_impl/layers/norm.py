@@ -216,6 +216,54 @@ class DistributedLayerNorm:
         )
 
 
+class DistributedStreamRMSNorm:
+    """Root mean square of a stream's features, which are cut over tp; no weight of its own.
+
+        (B, 1, N, local D) --sum of squares, fp32--all_gather over tp--> x * rsqrt(sum / D + eps) * factor
+
+    A factor that comes with the call is part of the second op. ttnn divides by the features that all devices have; the
+    gathered sums are scaled by padded / real, and padded features, which are zero, stay zero.
+    """
+
+    def __init__(self, ctx: Context, *, features: int, eps: float) -> None:
+        self._ctx = ctx
+        self._eps = eps
+        self._correction = padded_features(features, ctx.tp) / features
+
+    def modulated(self, x: ttnn.Tensor, *by: tuple[ttnn.Tensor | None, ttnn.Tensor]) -> list[ttnn.Tensor]:
+        """``norm(x) * factor + shift`` for every (shift or None, factor) in ``by``, from the same statistics; shift and
+        factor (B, 1, 1, local D).
+        """
+        stats = self._statistics(x)
+        scaled = [(shift, self._finish(x, stats, factor)) for shift, factor in by]
+        return [y if shift is None else ttnn.add(y, shift) for shift, y in scaled]
+
+    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        return self._finish(x, self._statistics(x), None)
+
+    def _statistics(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        """Return the sum of squares of all devices' features, (B, 1, N, 32 each) in fp32."""
+        config = self._ctx.norm_config
+        stats = ttnn.experimental.wan_fused_rmsnorm_pre_allgather(x, dtype=ttnn.float32, compute_kernel_config=config)
+        stats = gather_features(self._ctx, stats)
+        return stats if self._correction == 1 else ttnn.multiply(stats, self._correction)
+
+    def _finish(self, x: ttnn.Tensor, stats: ttnn.Tensor, factor: ttnn.Tensor | None) -> ttnn.Tensor:
+        """Norm sample by sample, as the op takes one at a time."""
+        normed = [
+            ttnn.experimental.wan_fused_rmsnorm_post_allgather(
+                x[i : i + 1],
+                stats[i : i + 1],
+                epsilon=self._eps,
+                num_heads_per_device=1,
+                weight=None if factor is None else ttnn.reshape(factor[i : i + 1], (1, factor.shape[3])),
+                compute_kernel_config=self._ctx.norm_config,
+            )
+            for i in range(x.shape[0])
+        ]
+        return normed[0] if len(normed) == 1 else ttnn.concat(normed, dim=0)
+
+
 class ModulatedLayerNorm:
     """Over features cut over tp, then times a weight and plus a bias that come with the call, all of it in fp32.
 

@@ -68,6 +68,7 @@ def pair_rotary(
     """(cos, sin, turn), cos and sin (1, 1, rows, 2 * P), of N tokens whose pairs turn by P angles each.
 
     Args:
+        angles_NP: (H, N, P) where each head turns otherwise; these are cut over tp, (1, local heads, rows, 2 * P).
         split: the tokens are cut over sp (N a multiple of its factor), else every device has all of them.
         dtype: of cos and sin, if not that of storage; the op of a norm over all heads takes fp32 too.
     """
@@ -75,8 +76,10 @@ def pair_rotary(
     even = torch.arange(0, TILE, 2)
     turn[..., even, even + 1] = 1.0
     turn[..., even + 1, even] = -1.0
-    angles = angles_NP.repeat_interleave(2, -1)[None, None]
-    cos, sin = (ctx.put(x.float(), sp_dim=2 if split else None, dtype=dtype) for x in (angles.cos(), angles.sin()))
+    by_head = angles_NP.ndim == 3
+    angles = angles_NP.repeat_interleave(2, -1)[None] if by_head else angles_NP.repeat_interleave(2, -1)[None, None]
+    where = {"sp_dim": 2 if split else None, "tp_dim": 1 if by_head else None}
+    cos, sin = (ctx.put(x.float(), **where, dtype=dtype) for x in (angles.cos(), angles.sin()))
     return cos, sin, ctx.put(turn)
 
 

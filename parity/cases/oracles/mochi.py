@@ -1,4 +1,4 @@
-"""Mochi's transformer: a mask says which tokens of a prompt are valid; a block is given grid, rotation and mask."""
+"""Mochi's transformer: a mask says which tokens of a prompt are valid; a block is given grid and rotation."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class MochiOracle(Oracle):
 
     class_names = ("MochiTransformer3DModel",)
     text_to = "MochiPipeline"
+    prompt_mask = "encoder_attention_mask"
     heads_dim = 2
     exact = ("pos_frequencies", "grid")
     other_than_pipeline: ClassVar = {"mochi-1": ("steps", "size")}
@@ -49,13 +50,12 @@ class MochiOracle(Oracle):
         return {
             "grid": torch.tensor(box(shape.n)),
             "pos_frequencies": frequencies,
-            "mask": _valid(shape.batch, shape.text),
         }
 
     def block_arguments(self, model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
         with _quiet():
             rotary = model.rope(inputs["pos_frequencies"], *inputs["grid"].tolist(), dtype=torch.float32)
-        more = {"image_rotary_emb": rotary, "encoder_attention_mask": inputs["mask"]}
+        more = {"image_rotary_emb": rotary, "encoder_attention_mask": torch.ones(inputs["prompt"].shape[:2])}
         return super().block_arguments(model, inputs) | more
 
     def block_streams(self, out: Any) -> tuple[Tensor, Tensor | None]:

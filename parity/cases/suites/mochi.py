@@ -34,6 +34,7 @@ def add(cases: Registry) -> None:
     for name, model in _MODELS.items():
         register(name, model)
     _reference(cases)
+    _ttnn(cases)
     for where, suite in ((("n300", "sp2"), "smoke"), (("t3k", "sp2_tp4"), "full"), (("galaxy", "sp8_tp4"), "full")):
         cases.make("vae_decoder", "mochi_vae_tiny", Layout(*where), ModelShape((3, 10, 13), 0, 2), suite=suite)
     for where, latent, suite in (
@@ -64,3 +65,18 @@ def _reference(cases: Registry) -> None:
     guided = {"guidance": 4.5, "other_layout": Layout("t3k", "sp2_tp4"), **full}
     for where in (("t3k", "cfg2_sp2_tp2"), ("galaxy", "cfg2_sp4_tp4")):
         add_transformer(cases, "mochi_tiny", Layout(*where), **guided)
+
+
+def _ttnn(cases: Registry) -> None:
+    """Add cases where the TTNN program runs, judged against refsim in bf16."""
+    kind = {"kind": "ttnn_transformer", "dtype": "bf16", **_SIZE}
+    add_transformer(cases, "mochi_tiny64", Layout("t3k", "sp2_tp4"), batch=1, **kind)
+    split = Layout("bh-qb", "sp2_tp2", prompt_layout="split")  # 94 of 141 tokens are valid, which reach two devices
+    add_transformer(cases, "mochi_tiny64", split, batch=1, **kind | {"text": 141})
+    add_transformer(cases, "mochi_tiny64", Layout("n300", "tp2"), **kind)  # two samples of other valid tokens
+    full = {"suite": "full", **kind}
+    for layout in (USP24, RING8, ULYSSES8, *layouts("galaxy-sp8_tp4 tg-sp4_tp8")):
+        add_transformer(cases, "mochi_tiny64", layout, batch=1, **full)
+    add_transformer(cases, "mochi_tiny64", Layout("t3k", "cfg2_sp2_tp2"), guidance=4.5, **full)
+    for layout in layouts("t3k-sp2_tp4 bh_qb-sp2_tp2-split"):
+        cases.make("ttnn_block", "mochi_tiny64_block", layout, BlockShape(75, 72), dtype="bf16")

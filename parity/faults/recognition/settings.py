@@ -10,7 +10,8 @@ from typing import Any
 
 from parity.cases import AttentionShape, Case, GenerationShape, Layout, ModelShape, make_case
 from parity.cases.checkpoints import MODELS, RandomModel, register
-from parity.faults import ref_attention, ref_decoder, ref_decoding
+from parity.cases.suites import registry
+from parity.faults import ref_attention, ref_decoder, ref_decoding, ref_mochi
 from parity.faults import ref_cases as ref
 from parity.faults.registry import Fault
 
@@ -34,7 +35,7 @@ def _attention(case: Case, mesh: str, parallel: str, *, text: int = 27, rows: in
     return make_case("attention", "attention", layout, shape, family="outlier_text", tag="explain")
 
 
-def _model(model: str, mesh: str, parallel: str, latent: tuple[int, int], batch: int = 1) -> Case:
+def _model(model: str, mesh: str, parallel: str, latent: tuple[int, ...], batch: int = 1) -> Case:
     guidance = 3.5 if batch > 1 else None
     layout = Layout(mesh, parallel)
     shape = ModelShape(latent, 23, batch)
@@ -56,6 +57,9 @@ def _register() -> None:
     register("sd35_explain", MODELS["sd35_tiny"].but(**changed, float64_noise=False))
     register("sd35_vae_explain", MODELS["sd35_vae_tiny"].but(block_out_channels=(24, 32, 48)))
     register("cogvideox_vae_explain", MODELS["cogvideox_vae_tiny"].but(block_out_channels=(16,) * 4))
+    registry()  # the suites register the models of theirs
+    register("mochi_explain", MODELS["mochi_tiny"].but(num_attention_heads=5, num_layers=4, pooled_projection_dim=56))
+    register("mochi_vae_explain", MODELS["mochi_vae_tiny"].but(decoder_block_out_channels=(64, 96, 32)))
     register("dflash_explain", _drafter("dflash_tiny", "qwen3_moe_explain"))
     register("dflash_six_explain", _drafter("dflash_six_tiny", "qwen3_moe_six_explain"))
 
@@ -85,6 +89,8 @@ def settings() -> dict[Case, Settings]:
         ref_decoder.IMAGE: _decoder("sd35_vae_explain", 12, 14),
         ref_decoder.VIDEO: _decoder("cogvideox_vae_explain", 4, 12, 14),
         ref_decoder.CHANNELS: _decoder("sd35_vae_explain", 12, 14, vae_parallel="tensor"),
+        ref_mochi.MOCHI: _model("mochi_explain", "t3k", "sp2_tp4", (2, 8, 10), 2),
+        ref_mochi.FRAMES: _decoder("mochi_vae_explain", 3, 6, 10),
         ref_decoding.TP2: _texts("dflash_explain"),
         ref_decoding.SIX: _texts("dflash_six_explain"),
     }

@@ -1,0 +1,1 @@
+"""Mochi 1 transformer."""

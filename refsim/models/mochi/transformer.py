@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -115,7 +116,8 @@ def _sequences(device: Device, frequencies_3HP: Tensor, grid: Grid, mask_BL: Ten
 def bind_block(
     weights: Weights, device: Device, config: MochiConfig, index: int, inputs: dict[str, Tensor]
 ) -> Callable[..., Any]:
-    """Return block ``index`` for the video whose patches ``grid`` counts, and prompts with this ``mask``."""
+    """Return block ``index`` for the video whose patches ``grid`` counts, and a prompt that is valid as a whole."""
     frames, rows, columns = inputs["grid"].tolist()
-    sequences = _sequences(device, inputs["pos_frequencies"], (frames, rows, columns), inputs["mask"].bool())
+    mask = torch.ones(inputs["prompt"].shape[:2], dtype=torch.bool)
+    sequences = _sequences(device, inputs["pos_frequencies"], (frames, rows, columns), mask)
     return partial(_block(weights, device, config, index), sequences=sequences)
