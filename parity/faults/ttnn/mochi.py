@@ -117,6 +117,12 @@ def mochi_valid_as_in_the_first(original: Callable, mask: torch.Tensor) -> Any:
     return original(mask[:1].expand_as(mask))
 
 
+@prompt("Answers of Mochi's prompt with holes stay where they are.", "what Genmo's code does, and diffusers' does not")
+@at("tt_impl.models.mochi.transformer:_sequences")
+def mochi_answers_not_moved(original: Callable, *args: Any) -> Any:
+    return replace(original(*args), prompt_answers=None)
+
+
 @prompt(
     "Keys and values of Mochi's pooling of the prompt change places.", "the two halves of to_kv read in the other order"
 )
