@@ -67,6 +67,7 @@ _GROUPS = "one process drives the submeshes of all cfg groups"
 DIFFERENT = {
     "layers/linear.py:AttentionSizes.padded": "in refsim Ulysses pads for itself, in the exchange",
     "layers/norm.py:DistributedLayerNorm.__init__": "refsim's has a name, under which parity finds what it gave",
+    "layers/norm.py:DistributedStreamRMSNorm.__init__": "refsim's has a name, under which parity finds what it gave",
     "layers/norm.py:DistributedRMSNorm.__call__": "ttnn's op normalises, splits into heads and turns them at once",
     "models/wan22/embeddings.py:ConditionEmbedder.time": "on the devices activations have one dtype, the context's",
     "models/wan22/embeddings.py:VideoPatches.__call__": "a denoising step on the devices starts from patches there",
@@ -74,6 +75,7 @@ DIFFERENT = {
     "models/dflash/draft.py:DFlashDraftModel.__call__": _LIST,
     "models/vae_cogvideox/decoder.py:SpatialNorm.__call__": "a linear on the device keeps no frames of a stream",
     "models/qwenimage/embeddings.py:sequences_of": "a prompt on the devices has its valid tokens only, and no mask",
+    "models/mochi/embeddings.py:Conditioning.__call__": "a prompt on the devices has its valid tokens only, and no mask",
     "models/t5/encoder.py:RelativeBias.__call__": "buckets of positions lie on the devices once for all layers",
     "parallel/cfg.py:gather_batch": _GROUPS,
     "pipelines/denoise.py:denoise": _GROUPS,
