@@ -63,6 +63,7 @@ UNMATCHED = {
     "tt_impl": ("options", "mask", "onto", "activation", "within", "scales", "silu"),
 }
 _LIST = "hidden states of the target's layers are one tensor in refsim, a list of tensors on the devices"
+_VALID = "a prompt on the devices has its valid tokens only, and no mask"
 _GROUPS = "one process drives the submeshes of all cfg groups"
 DIFFERENT = {
     "layers/linear.py:AttentionSizes.padded": "in refsim Ulysses pads for itself, in the exchange",
@@ -74,8 +75,8 @@ DIFFERENT = {
     "models/cogvideox/embeddings.py:TimeEmbedding.__call__": "on the devices activations have one dtype, the context's",
     "models/dflash/draft.py:DFlashDraftModel.__call__": _LIST,
     "models/vae_cogvideox/decoder.py:SpatialNorm.__call__": "a linear on the device keeps no frames of a stream",
-    "models/qwenimage/embeddings.py:sequences_of": "a prompt on the devices has its valid tokens only, and no mask",
-    "models/mochi/embeddings.py:Conditioning.__call__": "a prompt on the devices has its valid tokens only, and no mask",
+    "models/qwenimage/embeddings.py:sequences_of": _VALID,
+    "models/mochi/embeddings.py:Conditioning.__call__": _VALID,
     "models/t5/encoder.py:RelativeBias.__call__": "buckets of positions lie on the devices once for all layers",
     "parallel/cfg.py:gather_batch": _GROUPS,
     "pipelines/denoise.py:denoise": _GROUPS,
