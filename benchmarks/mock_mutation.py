@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +52,19 @@ START_S = 20.0
 class MockTests:
     """Cases on meshes that stay open, then tests of pytest; see :class:`parity.mutation.campaign.Judge`."""
 
-    def __init__(self, stored_at: Path) -> None:
-        """Keep the map of lines in ``stored_at``."""
+    def __init__(self, stored_at: Path, only: Sequence[str] = ()) -> None:
+        """Keep the map of lines in ``stored_at``; ``only``: the modules of cases that judge, without any test."""
         self._stored_at = stored_at
-        self._meshes = {"-".join(case): mesh for mesh, cases in meshes().items() for case in cases}
+        self._only = only
+        named = ((case, mesh) for mesh, cases in meshes().items() for case in cases)
+        self._meshes = {"-".join(case): mesh for case, mesh in named if not only or case[1] in only}
 
     def recorded(self, tree: Tree, progress: Progress) -> LineMap:
         """Copy the tests beside the packages, and return what each executes, stored or new."""
         for name in BESIDE:
             (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tree.root / name)
         shutil.copy(ROOT / "tests/tt_impl/lines.py", tree.root / "sitecustomize.py")
-        key = _digest()
+        key = _digest(*self._only)
         if self._stored_at.is_file():
             stored = json.loads(self._stored_at.read_text(encoding="utf-8"))
             if stored["key"] == key:
@@ -125,7 +127,7 @@ class MockTests:
                 lines.mkdir()
                 yield ["-m", "tests.tt_impl.judge", mesh, str(file), *([str(lines)] if record else [])]
         tests = [name.removeprefix("test-") for name in names if name not in self._meshes]
-        if tests or record:
+        if tests or (record and not self._only):
             left_out = [f"--ignore=tests/tt_impl/{name}" for name in BY_CASES]
             options = ["-q", "-p", "no:cacheprovider", "-p", "tests.tt_impl.lines", "--rootdir", str(tree.root)]
             yield ["-m", "pytest", *options, *([*left_out, *TESTS] if record else ["-x", *tests])]
@@ -215,8 +217,8 @@ def _message(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"verdict": verdict, "reason": reason, "error": "" if judged else error}
 
 
-def _digest() -> str:
-    text = hashlib.sha256()
+def _digest(*only: str) -> str:
+    text = hashlib.sha256(" ".join(only).encode())
     for folder in (*PACKAGES, *TESTS):
         for path in sorted((ROOT / folder).rglob("*.py")):
             text.update(path.read_bytes())
@@ -230,12 +232,13 @@ def main(argv: Iterable[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--budget", default="2h", help="time of the mutations, such as 90s, 20m or 2h")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", default=(), help="modules of cases that judge, and no test")
     parser.add_argument("--least", type=float, default=0.0, help="percent to be killed")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args(argv if argv is None else [*argv])
     suite = {"suite": "tests of the mock", "backend": "ttnn-mock", "seed": asked.seed}
     done = campaign.run(
-        MockTests(asked.out / "lines.json"),
+        MockTests(asked.out / "lines.json", asked.only),
         Asked(files_under(asked.files), **suite),
         asked.seed,
         campaign.Limits(asked.count, seconds(asked.budget, "--budget"), EACH_S),
