@@ -12,8 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from refsim.layers.rope import Rotary
-from refsim.parallel.sequence import TokenShards
+from refsim.parallel.sequence import TokenShards, cut_tokens
 from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ class Sequences:
         sp = device.groups["sp"].size
         split = device.options.splits_prompt
         return cls(TokenShards.of(logical_n, sp), TokenShards.of_prompt(logical_l, sp) if split else None)
+
+    def place_prompt(self, device: Device, prompt_BLC: Tensor) -> MeshTensor:
+        """Return this device's rows of a prompt that every device has been given whole."""
+        prompt = MeshTensor(prompt_BLC)
+        return prompt if self.prompt_tokens is None else cut_tokens(device, prompt, self.prompt_tokens, dim=1)
 
     @property
     def cut(self) -> dict[str, Any]:

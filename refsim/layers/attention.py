@@ -12,12 +12,10 @@ from typing import Any, Protocol
 import torch.nn.functional as F
 
 from refsim.files.checkpoint import Weights
-from refsim.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
+from refsim.layers.linear import AttentionSizes, ColParallelQKV
 from refsim.layers.norm import RMSNorm
 from refsim.layers.rope import Rotary, apply_rotary
 from refsim.parallel.ring import QKV, require
-from refsim.parallel.sequence import TokenShards
-from refsim.parallel.usp import joint_attention
 from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor, Replicate, shards
 
@@ -73,69 +71,6 @@ class StreamQKV:
         """Map (B, rows, D) tp=Replicate to (B, local heads, rows, E) each, tp=Shard(1)."""
         q, k, v = self._qkv(x)
         return turned(self._device, (q, k, v), self._norms, rotary)
-
-
-class JointAttention:
-    """Attention of the image tokens, and of the prompt with them where ``prompt`` is set.
-
-    Args:
-        prompt: the prompt takes part (``add_q_proj`` and so on); else image tokens attend to themselves only.
-        prompt_out: the prompt's result is projected (``to_add_out``); off in a last block, which drops it. Its
-            queries are projected all the same (they are part of the fused weight) but ask nothing.
-        qk_norm: queries and keys are normalised per head.
-    """
-
-    def __init__(
-        self,
-        weights: Weights,
-        device: Device,
-        prefix: str,
-        sizes: AttentionSizes,
-        *,
-        prompt: bool,
-        prompt_out: bool,
-        qk_norm: bool,
-    ) -> None:
-        self._device = device
-        self._name = prefix
-        at = (weights, device, prefix, sizes)
-        self._spatial = StreamQKV(*at, norms=("norm_q", "norm_k") if qk_norm else None)
-        self._prompt = None
-        self._prompt_out = None
-        if prompt:
-            norms = ("norm_added_q", "norm_added_k") if qk_norm else None
-            self._prompt = StreamQKV(*at, names=("add_q_proj", "add_k_proj", "add_v_proj"), norms=norms)
-        self._out = RowParallelHeads(weights, device, f"{prefix}.to_out.0", sizes)
-        if prompt_out:
-            self._prompt_out = RowParallelHeads(weights, device, f"{prefix}.to_add_out", sizes)
-
-    @in_module
-    def __call__(
-        self,
-        spatial: MeshTensor,
-        prompt: MeshTensor | None,
-        *,
-        tokens: TokenShards,
-        prompt_tokens: TokenShards | None,
-        rotary: Rotary | None = None,
-        prompt_rotary: Rotary | None = None,
-    ) -> tuple[MeshTensor, MeshTensor | None]:
-        """Take inputs tp=Replicate (gathered) and give results tp=Shard(-1); tokens over sp stay as they came in.
-
-        Args:
-            prompt_tokens: how the prompt is cut over sp, None if it is replicated.
-            rotary, prompt_rotary: what turns the queries and keys of each stream, if anything does.
-        """
-        qkv = self._spatial(spatial, rotary)
-        prompt_qkv = None
-        if self._prompt is not None and prompt is not None:
-            q, k, v = self._prompt(prompt, prompt_rotary)
-            prompt_qkv = (q if self._prompt_out is not None else q.with_local(q.local[:, :, :0]), k, v)
-        cut = {"tokens": tokens, "prompt_tokens": prompt_tokens}
-        out, prompt_out, _ = joint_attention(self._device, qkv, prompt_qkv, **cut)
-        if self._prompt_out is None or prompt_out is None:
-            return self._out(out), None
-        return self._out(out), self._prompt_out(prompt_out)
 
 
 def local_attention(device: Device, qkv: QKV, **options: Any) -> MeshTensor:

@@ -1,4 +1,4 @@
-"""Joint attention of image and prompt, heads cut over tp, image tokens over sp (ring joint SDPA)."""
+"""Queries, keys and values of a stream, heads cut over tp; and attention of local heads alone."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 import ttnn
 
 from refsim.files.checkpoint import Weights
-from tt_impl.layers.linear import AttentionSizes, ColParallelQKV, RowParallelHeads
-from tt_impl.layers.matmul import Residual
+from tt_impl.layers.linear import AttentionSizes, ColParallelQKV
 from tt_impl.layers.norm import RMSNorm
 from tt_impl.layers.rope import PairTables, rotate_pairs
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.ring import QKV
 from tt_impl.parallel.sdpa import local_program_config
-from tt_impl.parallel.usp import joint_attention
 
 HeadNorm = Callable[[ttnn.Tensor], ttnn.Tensor]
 """A norm of every head of (B, local heads, rows, E)."""
@@ -67,62 +65,6 @@ class StreamQKV:
     def of_shards(self, x: ttnn.Tensor, rotary: PairTables | None = None) -> QKV:
         """Of ``x`` (B, 1, rows, local D), gathered on the way."""
         return turned(self._qkv.of_shards(x), self._norms, rotary)
-
-
-class JointAttention:
-    """Attention of the image tokens, and of the prompt with them where ``prompt`` is set.
-
-    Args:
-        prompt: the prompt takes part (``add_q_proj`` and so on); else image tokens attend to themselves only.
-        prompt_out: the prompt's result is projected (``to_add_out``); off in a last block, which drops it.
-        qk_norm: queries and keys are normalised per head.
-    """
-
-    def __init__(
-        self,
-        weights: Weights,
-        ctx: Context,
-        prefix: str,
-        sizes: AttentionSizes,
-        *,
-        prompt: bool,
-        prompt_out: bool,
-        qk_norm: bool,
-    ) -> None:
-        self._ctx = ctx
-        at = (weights, ctx, prefix, sizes)
-        self._spatial = StreamQKV(*at, norms=("norm_q", "norm_k") if qk_norm else None)
-        self._prompt = None
-        self._prompt_out = None
-        if prompt:
-            norms = ("norm_added_q", "norm_added_k") if qk_norm else None
-            self._prompt = StreamQKV(*at, names=("add_q_proj", "add_k_proj", "add_v_proj"), norms=norms)
-        self._out = RowParallelHeads(weights, ctx, f"{prefix}.to_out.0", sizes)
-        if prompt_out:
-            self._prompt_out = RowParallelHeads(weights, ctx, f"{prefix}.to_add_out", sizes)
-
-    def project(self, x: ttnn.Tensor, *, prompt: bool = False, rotary: PairTables | None = None) -> QKV:
-        """q, k, v of the image's (or the prompt's) tokens (B, 1, rows, local D), gathered on the way."""
-        return (self._prompt if prompt else self._spatial).of_shards(x, rotary)
-
-    def attend(
-        self,
-        qkv: QKV,
-        prompt_qkv: QKV | None,
-        *,
-        logical_n: int,
-        logical_l: int | None = None,
-        onto: Residual | None = None,
-        onto_prompt: Residual | None = None,
-    ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
-        """Results (B, 1, rows, local D), gated and added to their streams where ``onto`` says so."""
-        out, prompt_out = joint_attention(
-            self._ctx, qkv, prompt_qkv, logical_n=logical_n, logical_l=logical_l, drop_prompt=self._prompt_out is None
-        )
-        spatial = self._out(out, onto)
-        if self._prompt_out is None:
-            return spatial, None
-        return spatial, self._prompt_out(prompt_out, onto_prompt)
 
 
 def local_attention(ctx: Context, qkv: tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor], **options: Any) -> ttnn.Tensor:

@@ -24,10 +24,9 @@ from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, sequences_of
 from refsim.models.cogvideox.spec import CLASS_NAME
 from refsim.models.inputs import BATCH, Dims
-from refsim.parallel.sequence import cut_tokens, gather_tokens
+from refsim.parallel.sequence import gather_tokens
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor
 
 
 class CogVideoXTransformer:
@@ -80,10 +79,7 @@ class CogVideoXTransformer:
                 time = time + self._ofs(ofs, hidden_states.dtype)
             silu_time = F.silu(time)
         video = self._patches(hidden_states, sequences.tokens, sp.index)
-        text = MeshTensor(encoder_hidden_states)
-        if sequences.prompt_tokens is not None:
-            text = cut_tokens(self._device, text, sequences.prompt_tokens, dim=1)
-        text = self._text(text)
+        text = self._text(sequences.place_prompt(self._device, encoder_hidden_states))
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
             before = video, text

@@ -70,10 +70,7 @@ class MotifTransformer:
         time = timestep_embedding(timestep, self._time_features).to(hidden_states.dtype)
         time = F.silu(self._time2(F.silu(self._time1(time))))
         spatial = self._embedder(cut_tokens(self._device, MeshTensor(hidden_states), sequences.tokens, dim=1))
-        prompt = MeshTensor(encoder_hidden_states)
-        if sequences.prompt_tokens is not None:
-            prompt = cut_tokens(self._device, prompt, sequences.prompt_tokens, dim=1)
-        prompt = self._context_embedder(prompt)
+        prompt = self._context_embedder(sequences.place_prompt(self._device, encoder_hidden_states))
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
             spatial, prompt = block(spatial, prompt, time, sequences=sequences)

@@ -20,9 +20,7 @@ from refsim.models.inputs import BATCH, Dims
 from refsim.models.sd35.block import build_block
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.spec import CLASS_NAME
-from refsim.parallel.sequence import cut_tokens
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor
 
 _EPS = 1e-6
 
@@ -79,10 +77,7 @@ class SD35Transformer:
         with self._device.module("time_text_embed"):
             silu_time = F.silu(self._time_text(timestep, pooled_projections))
         spatial = self._patch_embed(hidden_states, sequences.tokens, sp.index)
-        prompt = MeshTensor(encoder_hidden_states)
-        if sequences.prompt_tokens is not None:
-            prompt = cut_tokens(self._device, prompt, sequences.prompt_tokens, dim=1)
-        prompt = self._context_embedder(prompt)
+        prompt = self._context_embedder(sequences.place_prompt(self._device, encoder_hidden_states))
 
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
