@@ -82,11 +82,8 @@ class Flux2Transformer:
         with self._device.module("time_guidance_embed"):
             silu_time = F.silu(self._conditioning(timestep, guidance, hidden_states))
         spatial = cut_tokens(self._device, MeshTensor(hidden_states), sequences.tokens, dim=1)
-        prompt = MeshTensor(encoder_hidden_states)
-        if sequences.prompt_tokens is not None:
-            prompt = cut_tokens(self._device, prompt, sequences.prompt_tokens, dim=1)
         spatial = self._x_embedder(spatial)
-        prompt = self._context_embedder(prompt)
+        prompt = self._context_embedder(sequences.place_prompt(self._device, encoder_hidden_states))
         chunks = self._modulations(silu_time)
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)

@@ -29,9 +29,7 @@ from refsim.models.mochi.config import MochiConfig
 from refsim.models.mochi.embeddings import Conditioning, Grid, VideoPatches, learned_rotary
 from refsim.models.mochi.spec import CLASS_NAME
 from refsim.models.spec import PROMPT
-from refsim.parallel.sequence import cut_tokens
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor
 
 _EPS = 1e-6
 
@@ -90,10 +88,7 @@ class MochiTransformer:
         with self._device.module("time_embed"):
             silu_time = F.silu(self._conditioning(timestep, encoder_hidden_states, mask))
         spatial = self._patches(hidden_states, grid, sequences.tokens)
-        prompt = MeshTensor(encoder_hidden_states)
-        if sequences.prompt_tokens is not None:
-            prompt = cut_tokens(self._device, prompt, sequences.prompt_tokens, dim=1)
-        prompt = self._caption(prompt)
+        prompt = self._caption(sequences.place_prompt(self._device, encoder_hidden_states))
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
             before = spatial, prompt

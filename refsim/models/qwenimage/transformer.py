@@ -78,9 +78,7 @@ class QwenImageTransformer:
         with self._device.module("time_text_embed"):
             silu_time = F.silu(self._embedded(timestep, hidden_states.dtype))
         spatial = cut_tokens(self._device, MeshTensor(hidden_states), sequences.tokens, dim=1)
-        prompt = MeshTensor(encoder_hidden_states)
-        if sequences.prompt_tokens is not None:
-            prompt = cut_tokens(self._device, prompt, sequences.prompt_tokens, dim=1)
+        prompt = sequences.place_prompt(self._device, encoder_hidden_states)
         spatial = self._img_in(spatial)
         prompt = self._txt_in(self._txt_norm.of_rows(prompt))
         for index, block in enumerate(self._blocks):
