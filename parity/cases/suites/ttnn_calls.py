@@ -26,6 +26,7 @@ def add(cases: Registry) -> None:
         ("sd35_large", _MIXED, _MANY, "4096tokens"),
         ("sd35_large", _LINES, _FEW, "256tokens"),
         ("flux1_dev", _RING, _MANY, "4096tokens"),
+        ("flux2_dev", _WIDE, _MANY, "4096tokens"),
         ("wan22_ti2v_5b", _MIXED, ModelShape((3, 22, 40), 0, 1), "video"),
         ("cogvideox_5b", _SQUARE, ModelShape((4, 20, 30), 0, 1), "video"),
         ("t5_xxl", _PAIR, ModelShape((), 256, 1), "prompt"),
@@ -34,5 +35,5 @@ def add(cases: Registry) -> None:
         ("wan21_vae", _ROWS, ModelShape((1, 4, 4), 0, 1), "frame"),
         ("sd35_medium", _WIDE, _MANY, "4096tokens"),
     ):
-        suite = "full" if model in ("cogvideox_5b", "clip_g", "sd35_medium") else "smoke"  # calls like the others'
+        suite = "full" if model in ("cogvideox_5b", "clip_g", "sd35_medium", "flux2_dev") else "smoke"  # calls like the others'
         cases.make("ttnn_given", f"given_{model}", layout, shape, dtype="bf16", suite=suite, tag=tag)
