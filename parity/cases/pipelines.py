@@ -28,6 +28,7 @@ class PipelineSpec:
         tokenizers: name -> longest prompt.
         scheduler: class and its arguments.
         arguments: of the pipeline's own constructor.
+        chat_template: of its tokenizers, where a prompt is a message.
     """
 
     class_name: str
@@ -36,6 +37,7 @@ class PipelineSpec:
     scheduler: tuple[str, dict[str, Any]]
     request: PipelineRequest
     arguments: dict[str, Any] = field(default_factory=dict)
+    chat_template: str | None = None
 
 
 def _request(steps: int, guidance: float, **sizes: Any) -> PipelineRequest:
@@ -103,7 +105,7 @@ def build(name: str, seed: int, folder: Path) -> None:
     for part, model in spec.parts.items():
         make = transformers_model if diffusers_class(MODELS[model].class_name) is None else diffusers_model
         parts[part] = make(MODELS[model], generator(seed, "weights", part))
-    parts |= {part: _tokenizer(length) for part, length in spec.tokenizers.items()}
+    parts |= {part: _tokenizer(length, spec.chat_template) for part, length in spec.tokenizers.items()}
     scheduler, arguments = spec.scheduler
     parts["scheduler"] = getattr(diffusers, scheduler)(**arguments)
     with quietly():
@@ -130,7 +132,7 @@ def quietly() -> Iterator[None]:
                 library.enable_progress_bar()
 
 
-def _tokenizer(longest: int) -> Any:
+def _tokenizer(longest: int, chat_template: str | None) -> Any:
     """Make a tokenizer: one id per word, ``</s>`` behind, ``<pad>`` up to the length."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -139,5 +141,5 @@ def _tokenizer(longest: int) -> Any:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "chat_template": chat_template}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=longest, **special)

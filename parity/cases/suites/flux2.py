@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from parity.cases import BlockShape, Layout, ModelShape, Registry
-from parity.cases.checkpoints import published, quiet, register
+from parity.cases.checkpoints import RandomModel, published, quiet, register
 from parity.cases.layouts import USP24, add_transformer, layouts
+from parity.cases.pipelines import PipelineSpec, register_pipeline
+from refsim.pipelines.request import PipelineRequest
 
 _TINY = published("flux2-dev", num_attention_heads=3, joint_attention_dim=48, num_layers=2, num_single_layers=2).but(
     **{"in_channels": 64, "attention_head_dim": 16, "axes_dims_rope": (4, 2, 6, 4), "timestep_guidance_channels": 64},
@@ -18,6 +22,28 @@ _QUIET = ("x_embedder", "context_embedder", "to_q", "to_k", "add_q_proj", "add_k
 _BLOCKS = {"down_block_types": ("DownEncoderBlock2D",) * 3, "up_block_types": ("UpDecoderBlock2D",) * 3}
 _VAE = published("flux2-vae", **_BLOCKS, block_out_channels=(16, 24, 32), decoder_block_out_channels=(24, 16, 32)).but(
     latent_channels=16, norm_num_groups=8, layers_per_block=1
+)
+_LAYER = {"num_attention_heads": 2, "intermediate_size": 24}
+_MISTRAL = RandomModel(
+    {
+        "text_config": _LAYER
+        | {"model_type": "mistral", "vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 30}
+        | {"num_key_value_heads": 1, "head_dim": 8},
+        "vision_config": _LAYER
+        | {"model_type": "pixtral", "hidden_size": 16, "num_hidden_layers": 1, "image_size": 28, "patch_size": 14},
+        "image_token_index": 31,
+    },
+    class_name="Mistral3ForConditionalGeneration",
+)
+"""Thirty layers, for the hidden states that a prompt is made of."""
+_PIPELINE = PipelineSpec(
+    "Flux2Pipeline",
+    {"text_encoder": "mistral3_tiny", "vae": "flux2_vae_tiny", "transformer": "flux2_tiny"},
+    {"tokenizer": 512},
+    ("FlowMatchEulerDiscreteScheduler", {"shift": 3.0, "use_dynamic_shifting": True}),
+    PipelineRequest("a cat runs over green hills", steps=3, guidance=3.5, seed=7, height=48, width=64, max_text=24),
+    # The prompt, then what the system says: of both something is left of 24 tokens.
+    chat_template="{% for message in messages[::-1] %}{{ message['content'][0]['text'] }} {% endfor %}",
 )
 _PICTURE = ModelShape((10, 13), 0, 1)
 
@@ -36,6 +62,7 @@ _MODELS = {
     "flux2_tiny64_double_block": _TINY64.but(block=1),
     # A decoder of other widths than the encoder; whole tiles of channels, as ttnn.group_norm wants them.
     "flux2_vae_tiny": _VAE,
+    "mistral3_tiny": _MISTRAL,
     "flux2_vae_tiny64": _VAE.but(decoder_block_out_channels=(64, 64, 32), norm_num_groups=8),
 }
 
@@ -44,6 +71,9 @@ def add(cases: Registry) -> None:
     """Add the cases of the transformer and of its blocks."""
     for name, model in _MODELS.items():
         register(name, model)
+    register_pipeline("flux2_pipeline_tiny", _PIPELINE)
+    for layout, suite in zip(layouts("bh_qb-sp2_tp2 t3k-sp2_tp4-split"), ("smoke", "full"), strict=True):
+        cases.make("pipeline", "flux2_pipeline_tiny", layout, ModelShape((), 24, 1), suite=suite)
     for layout in layouts("t3k-sp2_tp4 t3k-sp2_tp4-split t3k-sp8-usp_r2u4 t3k-sp8-usp_r4u2"):
         add_transformer(cases, "flux2_tiny", layout, **_SIZE)
     for layout in layouts("tg-sp8_tp4 galaxy-cfg2_sp4_tp4"):
@@ -55,6 +85,10 @@ def add(cases: Registry) -> None:
     add_transformer(cases, "flux2_tiny", Layout("t3k", "sp2_tp4"), dtype="bf16", **_SIZE)
     for block in ("flux2_tiny64_double_block", "flux2_tiny64_single_block"):
         cases.make("block", block, Layout("bh-qb", "sp2_tp2"), BlockShape(60, 45))
+    parts = _PIPELINE.parts | {"vae": "flux2_vae_tiny64", "transformer": "flux2_tiny64"}
+    register_pipeline("flux2_pipeline_tiny64", replace(_PIPELINE, parts=parts))
+    on = Layout("bh-qb", "sp2_tp2")
+    cases.make("ttnn_pipeline", "flux2_pipeline_tiny64", on, ModelShape((), 24, 1), dtype="bf16")
     _decoder(cases)
     _ttnn(cases)
 

@@ -35,5 +35,7 @@ def add(cases: Registry) -> None:
         ("wan21_vae", _ROWS, ModelShape((1, 4, 4), 0, 1), "frame"),
         ("sd35_medium", _WIDE, _MANY, "4096tokens"),
     ):
-        suite = "full" if model in ("cogvideox_5b", "clip_g", "sd35_medium", "flux2_dev") else "smoke"  # calls like the others'
+        suite = (
+            "full" if model in ("cogvideox_5b", "clip_g", "sd35_medium", "flux2_dev") else "smoke"
+        )  # calls like the others'
         cases.make("ttnn_given", f"given_{model}", layout, shape, dtype="bf16", suite=suite, tag=tag)

@@ -143,7 +143,7 @@ def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: st
         return {}
 
     asked = spec.request
-    result = pipe(asked.prompt, callback_on_step_end=keep, output_type="np", **arguments_of(asked))
+    result = pipe(prompt=asked.prompt, callback_on_step_end=keep, output_type="np", **arguments_of(asked))
     images = result.frames[0] if hasattr(result, "frames") else result.images
     frames = (torch.from_numpy(images) * 255).round().to(torch.int16)
     return DiffusersRun(frames, torch.stack(steps), *decoder_inputs)

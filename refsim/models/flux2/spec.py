@@ -19,8 +19,7 @@ SPEC = ModelSpec.of_folder(
     kind="transformer",
     latent="image",
     channel_dim=2,
-    block="refsim.models.flux2.block:bind_block",
-    ttnn_block="tt_impl.models.flux2.block:bind_block",
+    pipeline="flux2:Flux2Pipeline",
     published=(
         Published(
             "flux2-dev",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,10 +31,11 @@ class FluxHost(PipelineHost):
     """Dev (guidance as a number) and schnell."""
 
     classifier_free = False
+    autoencoder: ClassVar[type[VAEConfig]] = VAEConfig
 
     def sizes(self, root: Path, request: PipelineRequest) -> Sizes:
         """See :meth:`PipelineHost.sizes`; the latents before they are packed."""
-        vae = Checkpoint(root / "vae").as_config(VAEConfig)
+        vae = Checkpoint(root / "vae").as_config(self.autoencoder)
         if request.negative_prompt:
             raise UserError("Flux has no negative prompt; leave out --negative-prompt.")
         text = {"text": _LONGEST_TEXT, "longest_text": _LONGEST_TEXT}
@@ -76,11 +77,15 @@ class FluxHost(PipelineHost):
         """Sigmas from 1 down to 1 / steps, shifted by ``mu``, which grows with the number of tokens."""
         config = read_scheduler_config(root / "scheduler")
         steps = request.steps
-        more: dict[str, Any] = {"mu": _shift(config, tensors["latents"].shape[1])}
+        more: dict[str, Any] = {"mu": self.shift(config, tensors["latents"].shape[1], steps)}
         if not config.get("use_flow_sigmas"):
             spacing = (1 / steps - 1.0) / max(steps - 1, 1)
             more["sigmas"] = [1.0 + i * spacing for i in range(steps)]
         return Schedule(root / "scheduler", steps, **more)
+
+    def shift(self, config: dict[str, Any], tokens: int, steps: int) -> float:
+        """Return ``mu`` of the scheduler."""
+        return _shift(config, tokens)
 
     def timestep(self, t: Tensor) -> Tensor:
         """In 0..1; the transformer multiplies by 1000 again."""

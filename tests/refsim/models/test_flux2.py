@@ -8,6 +8,7 @@ import torch
 import refsim
 from parity.cases.checkpoints import MODELS
 from parity.cases.oracles.flux2 import Flux2Oracle
+from parity.cases.pipelines import _tokenizer
 from parity.cases.suites import registry
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
@@ -17,6 +18,7 @@ from refsim.layers.linear import PackedColumns
 from refsim.models.flux2.config import Flux2Config
 from refsim.models.flux2.spec import SPEC
 from refsim.parallel.padding import padded_features, padded_heads
+from refsim.pipelines.hosts.flux2 import encoded
 from refsim.runtime.device import Device
 from tests.refsim.helpers import relative_rmse
 
@@ -148,3 +150,22 @@ def test_every_kind_of_block_is_read():
     (published,) = SPEC.published
     assert sum(SPEC.block_counts(published.config).values()) == 56
     assert Flux2Config.from_dict(published.config) == Flux2Config()
+
+
+def test_a_text_encoder_that_cannot_be_used_is_refused(tmp_path):
+    """It is none of refsim's models, so nothing else looks at its folder."""
+    transformers = pytest.importorskip("transformers")
+    with pytest.raises(UserError, match="lacks its tokenizer folder"):
+        encoded(tmp_path, "a cat", 4)
+    _tokenizer(16, "{{ messages[-1]['content'][0]['text'] }}").save_pretrained(tmp_path / "tokenizer")
+    with pytest.raises(UserError, match="lacks its text encoder's folder"):
+        encoded(tmp_path, "a cat", 4)
+    config = dict(MODELS["mistral3_tiny"].config)
+    config["text_config"] = config["text_config"] | {"num_hidden_layers": 2}
+    model = transformers.Mistral3ForConditionalGeneration(transformers.Mistral3Config(**config))
+    model.save_pretrained(tmp_path / "text_encoder")
+    with pytest.raises(UserError, match="has 2 layers; 30 are needed"):
+        encoded(tmp_path, "a cat", 4)
+    (tmp_path / "text_encoder" / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="cannot be used"):
+        encoded(tmp_path, "a cat", 4)
