@@ -7,6 +7,8 @@ from dataclasses import replace
 from parity.cases import BlockShape, Layout, ModelShape, Registry
 from parity.cases.checkpoints import RandomModel, published, register
 from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42, add_transformer, layouts
+from parity.cases.pipelines import PipelineSpec, register_pipeline
+from refsim.pipelines.request import PipelineRequest
 
 # Three stages whose widths, times and sides all differ.
 _VAE = RandomModel(
@@ -26,13 +28,44 @@ _MODELS = {
     "mochi_tiny64": _TINY64,
     "mochi_tiny64_block": _TINY64.but(block=0),
     "mochi_vae_tiny": _VAE,
+    "mochi_vae_short": _VAE.but(
+        decoder_block_out_channels=(32,) * 4,
+        encoder_block_out_channels=(32,) * 4,
+        layers_per_block=(1,) * 5,
+        temporal_expansions=(1, 2, 3),
+        spatial_expansions=(2, 2, 2),
+        add_attention_block=(False, True, True, True, True),
+    ),
+    "mochi_32_tiny": _TINY.but(text_embed_dim=32, num_layers=2),
 }
+
+_ASKED = {"steps": 3, "guidance": 4.5, "seed": 7, "height": 32, "width": 48, "frames": 7, "max_text": 13}
+_PIPELINE = PipelineSpec(
+    "MochiPipeline",
+    {"text_encoder": "t5_32_tiny", "vae": "mochi_vae_short", "transformer": "mochi_32_tiny"},
+    {"tokenizer": 256},
+    ("FlowMatchEulerDiscreteScheduler", {"invert_sigmas": True}),
+    PipelineRequest(
+        "a cat runs over green hills",
+        "slow dog",
+        steps=3,
+        guidance=4.5,
+        seed=7,
+        height=32,
+        width=48,
+        max_text=13,
+        frames=7,
+    ),
+)
 
 
 def add(cases: Registry) -> None:
     """Add the cases of the transformer and of the decoder, on CPU ranks and in TTNN."""
     for name, model in _MODELS.items():
         register(name, model)
+    register_pipeline("mochi_pipeline_tiny", _PIPELINE)
+    for where, suite in (("bh-qb", "sp2_tp2"), "smoke"), (("t3k", "cfg2_sp2_tp2"), "full"):
+        cases.make("pipeline", "mochi_pipeline_tiny", Layout(*where), ModelShape((), 13, 2), suite=suite)
     _reference(cases)
     _ttnn(cases)
     for where, suite in ((("n300", "sp2"), "smoke"), (("t3k", "sp2_tp4"), "full"), (("galaxy", "sp8_tp4"), "full")):

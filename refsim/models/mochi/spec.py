@@ -14,6 +14,7 @@ SPEC = ModelSpec.of_folder(
     "mochi",
     model="transformer:MochiTransformer",
     config="MochiConfig",
+    pipeline="mochi:MochiPipeline",
     block="refsim.models.mochi.transformer:bind_block",
     ttnn_block="tt_impl.models.mochi.transformer:bind_block",
     class_names=(CLASS_NAME,),
