@@ -5,6 +5,7 @@ The parts are the tiny models of ``parity.cases.checkpoints``, a tokenizer of wh
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -114,7 +115,10 @@ def build(name: str, seed: int, folder: Path) -> None:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Keep diffusers and transformers from showing progress and warnings: their own words are not the user's."""
+    """Keep diffusers and transformers from showing progress and warnings: their own words are not the user's.
+
+    Mochi's rotation asks torch for an autocast that it does not have on a processor.
+    """
     import diffusers
     import transformers
 
@@ -124,7 +128,9 @@ def quietly() -> Iterator[None]:
         library.set_verbosity_error()
         library.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "In CPU autocast")
+            yield
     finally:
         for library, (verbosity, shown) in zip(libraries, before, strict=True):
             library.set_verbosity(verbosity)

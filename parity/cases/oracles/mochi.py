@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +12,7 @@ from parity.cases.inputs import generator, model_inputs
 from parity.cases.oracles.base import Oracle
 from parity.cases.oracles.cogvideox import box
 from parity.cases.oracles.meta import empty
+from parity.cases.pipelines import quietly
 
 
 class MochiOracle(Oracle):
@@ -33,7 +31,7 @@ class MochiOracle(Oracle):
         return tensors | {"encoder_attention_mask": _valid(shape.batch, shape.text)}
 
     def answer(self, model: Any, tensors: dict[str, Any]) -> Tensor:
-        with _quiet():
+        with quietly():
             return super().answer(model, tensors)
 
     def pipeline_inputs(self, model: Any, tensors: dict[str, Tensor], size: tuple[int, ...]) -> dict[str, Any]:
@@ -53,21 +51,13 @@ class MochiOracle(Oracle):
         }
 
     def block_arguments(self, model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
-        with _quiet():
+        with quietly():
             rotary = model.rope(inputs["pos_frequencies"], *inputs["grid"].tolist(), dtype=torch.float32)
         more = {"image_rotary_emb": rotary, "encoder_attention_mask": torch.ones(inputs["prompt"].shape[:2])}
         return super().block_arguments(model, inputs) | more
 
     def block_streams(self, out: Any) -> tuple[Tensor, Tensor | None]:
         return out
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch from saying that the rotation asks for an autocast in vain."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "In CPU autocast")
-        yield
 
 
 def _valid(batch: int, text: int) -> Tensor:

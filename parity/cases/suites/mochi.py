@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parity.cases import BlockShape, Layout, ModelShape, Registry
-from parity.cases.checkpoints import RandomModel, published, register
+from parity.cases.checkpoints import MODELS, RandomModel, published, register
 from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42, add_transformer, layouts
 from parity.cases.pipelines import PipelineSpec, register_pipeline
 from refsim.pipelines.request import PipelineRequest
@@ -37,6 +37,7 @@ _MODELS = {
         add_attention_block=(False, True, True, True, True),
     ),
     "mochi_32_tiny": _TINY.but(text_embed_dim=32, num_layers=2),
+    "t5_256_tiny64": MODELS["t5_tiny64"].but(d_model=256, num_layers=1),
 }
 
 _ASKED = {"steps": 3, "guidance": 4.5, "seed": 7, "height": 32, "width": 48, "frames": 7, "max_text": 13}
@@ -64,8 +65,12 @@ def add(cases: Registry) -> None:
     for name, model in _MODELS.items():
         register(name, model)
     register_pipeline("mochi_pipeline_tiny", _PIPELINE)
+    parts = {"text_encoder": "t5_256_tiny64", "transformer": "mochi_tiny64"}
+    register_pipeline("mochi_pipeline_tiny64", replace(_PIPELINE, parts=_PIPELINE.parts | parts))
     for where, suite in (("bh-qb", "sp2_tp2"), "smoke"), (("t3k", "cfg2_sp2_tp2"), "full"):
-        cases.make("pipeline", "mochi_pipeline_tiny", Layout(*where), ModelShape((), 13, 2), suite=suite)
+        at = (Layout(*where), ModelShape((), 13, 2))
+        cases.make("pipeline", "mochi_pipeline_tiny", *at, suite=suite)
+        cases.make("ttnn_pipeline", "mochi_pipeline_tiny64", *at, dtype="bf16", suite=suite)
     _reference(cases)
     _ttnn(cases)
     for where, suite in ((("n300", "sp2"), "smoke"), (("t3k", "sp2_tp4"), "full"), (("galaxy", "sp8_tp4"), "full")):
