@@ -56,8 +56,8 @@ class MochiHost(PipelineHost):
         empty = check(Flag | None, zeros, "force_zeros_for_empty_prompt", "model_index.json")
         kept = torch.tensor([not (empty and text == "") for text in texts])[:, None]
         latents = torch.randn(sizes.latents, generator=torch.Generator().manual_seed(request.seed))
-        ids, mask = tokens.input_ids * kept, tokens.attention_mask * kept
-        return {"latents": latents, "input_ids": ids, "attention_mask": mask}
+        masked = {name: getattr(tokens, name) * kept for name in ("input_ids", "attention_mask")}
+        return {"latents": latents, **masked}
 
     def encode(self, run: HostRun) -> dict[str, Tensor]:
         """See :meth:`PipelineHost.encode`; the transformer is given the mask, too."""
