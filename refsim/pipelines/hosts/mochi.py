@@ -54,9 +54,9 @@ class MochiHost(PipelineHost):
         tokens = tokenize(root / "tokenizer", texts, max_length=sizes.tokens, return_attention_mask=True)
         zeros = read_index(root).get("force_zeros_for_empty_prompt")
         empty = check(Flag | None, zeros, "force_zeros_for_empty_prompt", "model_index.json")
-        kept = torch.tensor([not (empty and text == "") for text in texts])[:, None]
+        nonzero_B1 = torch.tensor([not (empty and text == "") for text in texts])[:, None]
         latents = torch.randn(sizes.latents, generator=torch.Generator().manual_seed(request.seed))
-        masked = {name: getattr(tokens, name) * kept for name in ("input_ids", "attention_mask")}
+        masked = {name: getattr(tokens, name) * nonzero_B1 for name in ("input_ids", "attention_mask")}
         return {"latents": latents, **masked}
 
     def encode(self, run: HostRun) -> dict[str, Tensor]:
