@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-Activation = Literal["gelu_tanh", "gelu", "swiglu", "swiglu_gate_first"]
+Activation = Literal["gelu_tanh", "swiglu", "swiglu_gate_first"]
 """Of a feed-forward, see :mod:`refsim.layers.feedforward`."""
 Tensor = TypeVar("Tensor")
 PARTS = ("shift", "scale", "gate")
@@ -116,10 +116,6 @@ class BlockShape:
     out_bias: bool = True
     ff_bias: bool = True
     activation: Activation = "gelu_tanh"
-
-    def has(self, chunk: str) -> bool:
-        """Return whether a modulation gives this chunk."""
-        return any(chunk in modulation.chunks for modulation in self.modulations)
 
 
 @dataclass(frozen=True, kw_only=True)

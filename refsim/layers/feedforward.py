@@ -1,6 +1,6 @@
 """The Megatron pair: column-parallel in, an activation, row-parallel out, reduce_scatter.
 
-gelu_tanh, gelu      in --> gelu --> out
+gelu_tanh            in --> gelu --> out
 swiglu               in [up | gate] --> up * silu(gate) --> out      both halves in one linear, each cut over tp
 swiglu_gate_first    in [gate | up]
 """
@@ -24,7 +24,7 @@ GATED = ("swiglu", "swiglu_gate_first")
 def activated(parts: list[MeshTensor], activation: str) -> MeshTensor:
     """Return the hidden features that the out features of the linear in, one part or two, come to."""
     if activation not in GATED:
-        return parts[0].map("gelu", lambda y: F.gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none"))
+        return parts[0].map("gelu", lambda y: F.gelu(y, approximate="tanh"))
     gate, up = parts if activation == "swiglu_gate_first" else parts[::-1]
     return up * gate.map("silu", F.silu)
 
