@@ -134,7 +134,7 @@ def run(
     as_json: opt.AsJson = False,
 ) -> None:
     """Run one forward of a model on real inputs, or a pipeline from prompt to pictures; every device is a process."""
-    folder, whole = _look_at(checkpoint_dir, variant)
+    folder, whole = _look_at(checkpoint_dir, variant, check_against)
     options = opt.run_options(context, trace=trace is not None)
     against = opt.library_layout(context, options)
     if whole:
@@ -160,14 +160,27 @@ class _Asked:
     against: Any  # parity.cases.Layout, or None
 
 
-def _look_at(folder: Path, variant: str | None) -> tuple[Any, bool]:
-    """Return what a folder holds, and whether it is a pipeline; ``UserError`` if it is nothing that could run."""
+def _look_at(folder: Path, variant: str | None, check_against: str | None) -> tuple[Any, bool]:
+    """Return what a folder holds, and whether it is a pipeline; ``UserError`` if it is nothing that could run.
+
+    With ``check_against`` the sentence about a class that refsim does not have also says what it would take.
+    """
     from refsim.models.registry import look_at, look_at_pipeline
     from refsim.pipelines.request import is_pipeline, read_index
 
     if is_pipeline(folder):
         return look_at_pipeline(folder, read_index(folder), variant), True
-    return look_at(folder, variant), False
+    try:
+        return look_at(folder, variant), False
+    except UserError as error:
+        more = ""
+        if check_against == "diffusers" and (folder / "config.json").is_file():
+            from parity.user.unknown_class import what_it_takes
+
+            more = what_it_takes(folder)
+        if not more:
+            raise
+        raise UserError(f"{error}\n{more}") from error
 
 
 def _refuse_options_of_a_pipeline(context: typer.Context, model: Path) -> None:
