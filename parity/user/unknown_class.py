@@ -106,7 +106,7 @@ def _lists_of(class_name: str, config: dict[str, Any]) -> list[Blocks]:
         return []
     try:
         kind: Any = getattr(diffusers, class_name, None)
-        if not (isinstance(kind, type) and issubclass(kind, diffusers.ModelMixin)):
+        if not _is_model(kind):
             return []
         with quietly(), on_meta():
             model = kind.from_config({name: x for name, x in config.items() if name != "_class_name"})
@@ -121,3 +121,9 @@ def _lists_of(class_name: str, config: dict[str, Any]) -> list[Blocks]:
         one = next(block for block in blocks if type(block).__name__ == most)
         lists.append(Blocks(name, most, len(blocks), frozenset(one.state_dict())))
     return lists
+
+
+def _is_model(kind: Any) -> bool:
+    import diffusers
+
+    return isinstance(kind, type) and issubclass(kind, diffusers.ModelMixin)
