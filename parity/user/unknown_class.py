@@ -75,8 +75,8 @@ def _compared(blocks: Blocks, spec: ModelSpec, like: Blocks) -> str:
 def _keys(config: dict[str, Any], spec: ModelSpec) -> str:
     known = {field.name for field in fields(spec.config_class)}
     unknown = [f"{key} = {value!r}" for key, value in config.items() if key not in known and not key.startswith("_")]
-    said = _named(unknown, most=_MOST_KEYS)
-    return f"config.json: {said or 'nothing'} that the configuration of {spec.name} does not know."
+    listed = _named(unknown, most=_MOST_KEYS)
+    return f"config.json: {listed or 'nothing'} that the configuration of {spec.name} does not know."
 
 
 def _named(names: Sequence[str], most: int = _MOST_NAMED) -> str:

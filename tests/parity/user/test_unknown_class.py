@@ -28,13 +28,15 @@ def words(folder, tmp_path):
 
 def test_the_nearest_blocks_and_unknown_keys_are_said(hunyuan, tmp_path, capsys):
     assert process.run_command([*words(hunyuan, tmp_path), "--check-against", "diffusers"]) == 2
-    said = capsys.readouterr().err
-    assert "is a HunyuanVideoTransformer3DModel; supported: " in said
-    assert "2 HunyuanVideoTransformerBlock (transformer_blocks): nearest is FluxTransformerBlock" in said
-    assert "refsim/models/flux1, with 32 of its 32 weights by name." in said
-    assert "1 HunyuanVideoSingleTransformerBlock (single_transformer_blocks): nearest is FluxSingleTransformer" in said
-    assert "num_refiner_layers = 1" in said and "that the configuration of flux1 does not know." in said
-    assert "num_single_layers = " not in said
+    printed = capsys.readouterr().err
+    assert "is a HunyuanVideoTransformer3DModel; supported: " in printed
+    assert "2 HunyuanVideoTransformerBlock (transformer_blocks): nearest is FluxTransformerBlock" in printed
+    assert "refsim/models/flux1, with 32 of its 32 weights by name." in printed
+    assert (
+        "1 HunyuanVideoSingleTransformerBlock (single_transformer_blocks): nearest is FluxSingleTransformer" in printed
+    )
+    assert "num_refiner_layers = 1" in printed and "that the configuration of flux1 does not know." in printed
+    assert "num_single_layers = " not in printed
 
 
 def test_without_the_option_the_sentence_is_as_it_was(hunyuan, tmp_path, capsys):
@@ -46,8 +48,8 @@ def test_a_weight_that_the_nearest_block_lacks_is_named(tmp_path):
     sizes = {"num_mmdit_layers": 1, "num_single_dit_layers": 1, "attention_head_dim": 8, "num_attention_heads": 2}
     widths = {"joint_attention_dim": 16, "caption_projection_dim": 16, "pos_embed_max_size": 16, "sample_size": 8}
     diffusers.AuraFlowTransformer2DModel(**sizes, **widths).save_pretrained(tmp_path)
-    said = what_it_takes(tmp_path)
-    assert "(joint_transformer_blocks)" in said and "not there: ff.linear_1.weight" in said
+    printed = what_it_takes(tmp_path)
+    assert "(joint_transformer_blocks)" in printed and "not there: ff.linear_1.weight" in printed
 
 
 @pytest.mark.parametrize(
