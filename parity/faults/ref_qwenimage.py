@@ -25,9 +25,9 @@ SP2 = _model("n300", "sp2")
 SPLIT = _model("n300", "sp2", prompt_layout="split")
 SAMPLES = _model("n150", "sp1", batch=2)
 
-masks = partial(fault, "masks", case=SERIAL)
+masks = partial(fault, "joint", case=SERIAL)
 tables = partial(fault, "tables", case=SERIAL)
-times = partial(fault, "times", case=SP2)
+times = partial(fault, "affine", case=SP2)
 
 
 @masks("Masked prompt tokens are keys.", "a joint attention that takes no mask")
