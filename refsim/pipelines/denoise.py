@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from refsim.files.tensor_file import TensorFile
-from refsim.parallel.cfg import batch_range, gather_batch, guide
+from refsim.parallel.cfg import batch_range, gather_batch
 from refsim.pipelines.hosts.base import expert_of
 from refsim.pipelines.pipeline import Pipeline, Run, find_pipeline
 from refsim.pipelines.request import PipelineRequest
@@ -89,7 +89,7 @@ def denoise(pipeline: Pipeline, run: Run, conditions: dict[str, Tensor]) -> tupl
         )
         sample = gather_batch(device, sample).to(pipeline.guidance_dtype or sample.dtype)
         if pipeline.batch(run.request) == 2:
-            sample = guide(sample, scales[expert])
+            sample = pipeline.guided(sample, scales[expert])
         latents = scheduler.step(sample, index, latents)
         history.append(latents)
         used.append(expert)

@@ -20,6 +20,7 @@ from refsim.files.lora import by_part
 from refsim.models.inputs import by_name
 from refsim.models.registry import PipelineFolder, find_model, pipeline_of
 from refsim.models.spec import resolve
+from refsim.parallel.cfg import guide
 from refsim.pipelines.host import HostScheduler
 from refsim.pipelines.hosts.base import PipelineHost
 from refsim.pipelines.request import PipelineRequest, read_index
@@ -69,6 +70,10 @@ class Pipeline(PipelineHost):
     @abstractmethod
     def check(self, root: Path, device: Device) -> None:
         """Read headers only; ``UserError`` if a part is missing, damaged or does not fit the others."""
+
+    def guided(self, sample: Tensor, scale: float) -> Tensor:
+        """Return the prediction that a batch [negative, positive] of predictions comes to."""
+        return guide(sample, scale)
 
     def schedule(self, run: Run) -> HostScheduler:
         """Return the scheduler with its time steps set."""
