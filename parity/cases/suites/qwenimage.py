@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from parity.cases import BlockShape, Layout, ModelShape, Registry
 from parity.cases.checkpoints import RandomModel, published, register
 from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42, add_transformer, layouts
+from parity.cases.pipelines import PipelineSpec, register_pipeline
+from refsim.pipelines.request import PipelineRequest
 
 _TINY = published("qwen-image", num_attention_heads=3, attention_head_dim=16, num_layers=3, joint_attention_dim=64).but(
     axes_dims_rope=(4, 6, 6), zero_cond_t=False
@@ -14,6 +17,19 @@ _TINY = published("qwen-image", num_attention_heads=3, attention_head_dim=16, nu
 _WIDE = _TINY.but(attention_head_dim=64, axes_dims_rope=(16, 24, 24), num_layers=2)
 _SIZE = {"latent": (14, 22), "text": 29}
 """77 tokens of the picture and 29 of the prompt, which divide by nothing; nor do three heads."""
+
+_NO_TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+_QWEN_TEXT: dict[str, Any] = {"vocab_size": 64, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2}
+_QWEN_TEXT |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 2048}
+_QWEN_TEXT |= {"rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [2, 2, 2]}}
+_QWEN_VISION: dict[str, Any] = {
+    "depth": 1,
+    "hidden_size": 16,
+    "num_heads": 2,
+    "intermediate_size": 16,
+    "out_hidden_size": 24,
+}
+_QWEN_VISION |= {"fullatt_block_indexes": [0]}
 
 _MODELS = {
     "qwenimage_tiny": _TINY.but(max_shard_size="200KB"),
@@ -26,6 +42,15 @@ _MODELS = {
     "qwenimage_edit_tiny64": _WIDE.but(zero_cond_t=True),
     # Scores four times as large, and more of what attention gives, so that places and single tokens count.
     "qwenimage_edit_sharp64": _WIDE.but(zero_cond_t=True, gains=(("attn.norm", 2.0), ("attn.to_out", 2.0))),
+    # The parts of a pipeline; a picture's encoder is never asked.
+    "qwenimage_vae_rgb_tiny": RandomModel(
+        {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 1}, class_name="AutoencoderKLQwenImage"
+    ),
+    "qwenimage_wide_tiny": _TINY.but(joint_attention_dim=24, num_layers=2),
+    "qwen25vl_tiny": RandomModel(
+        {"text_config": _QWEN_TEXT | _NO_TOKENS, "vision_config": _QWEN_VISION, **_NO_TOKENS},
+        class_name="Qwen2_5_VLForConditionalGeneration",
+    ),
     # Real widths.
     "qwenimage_block": published("qwen-image", num_layers=1, block=0),
     "qwenimage_vae_tiny": RandomModel(
@@ -34,11 +59,22 @@ _MODELS = {
     ),
 }
 
+_PIPELINE = PipelineSpec(
+    "QwenImagePipeline",
+    {"text_encoder": "qwen25vl_tiny", "vae": "qwenimage_vae_rgb_tiny", "transformer": "qwenimage_wide_tiny"},
+    {"tokenizer": 1024},
+    ("FlowMatchEulerDiscreteScheduler", {"use_dynamic_shifting": True}),
+    PipelineRequest(
+        "a cat runs over green hills", "slow dog", steps=3, guidance=4.0, seed=7, height=48, width=64, max_text=40
+    ),
+)
+
 
 def add(cases: Registry) -> None:
     """Add the cases of the transformer and of a block."""
     for name, model in _MODELS.items():
         register(name, model)
+    register_pipeline("qwenimage_pipeline_tiny", _PIPELINE)
     for layout in layouts("t3k-sp2_tp4 t3k-sp8-usp_r2u4-split bh_qb-sp2_tp2"):
         add_transformer(cases, "qwenimage_tiny", layout, **_SIZE)
     for layout in layouts("t3k-sp2_tp4-split t3k-sp8-usp_r4u2"):
@@ -49,6 +85,7 @@ def add(cases: Registry) -> None:
     for model in ("qwenimage_tiny", "qwenimage_edit_tiny"):
         add_transformer(cases, model, Layout("bh-qb", "sp2_tp2"), dtype="bf16", **_SIZE)
     cases.make("block", "qwenimage_tiny_block", Layout("n300", "sp2"), BlockShape(60, 45))
+    cases.make("pipeline", "qwenimage_pipeline_tiny", Layout("t3k", "cfg2_sp2_tp2"), ModelShape((), 40, 2))
     picture = ModelShape((1, 5, 7), 0, 1)
     cases.make("vae_decoder", "qwenimage_vae_tiny", Layout("bh-qb", "sp2_tp2"), picture)
     cases.make("ttnn_vae_decoder", "qwenimage_vae_tiny", Layout("bh-qb", "sp2_tp2"), picture, dtype="bf16")

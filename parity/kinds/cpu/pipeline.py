@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +144,10 @@ def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: st
         return {}
 
     asked = spec.request
-    result = pipe(prompt=asked.prompt, callback_on_step_end=keep, output_type="np", **arguments_of(asked))
+    arguments = arguments_of(asked)
+    if "true_cfg_scale" in inspect.signature(type(pipe).__call__).parameters:  # its guidance_scale is another number
+        arguments["true_cfg_scale"] = arguments.pop("guidance_scale")
+    result = pipe(prompt=asked.prompt, callback_on_step_end=keep, output_type="np", **arguments)
     images = result.frames[0] if hasattr(result, "frames") else result.images
     frames = (torch.from_numpy(images) * 255).round().to(torch.int16)
     return DiffusersRun(frames, torch.stack(steps), *decoder_inputs)
