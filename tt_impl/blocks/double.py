@@ -45,21 +45,25 @@ class DoubleStreamBlock:
             self._second = JointAttention(weights, ctx, f"{prefix}.{shape.second}", shape, prompt=False)
 
     def __call__(
-        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor, time: Time, *, sequences: Sequences
+        self, spatial: ttnn.Tensor, prompt: ttnn.Tensor | None, time: Time, *, sequences: Sequences
     ) -> tuple[ttnn.Tensor, ttnn.Tensor | None]:
-        """Map (B, 1, local N, local D) and (B, 1, local L, local D) to the same, or to None of a prompt dropped."""
+        """Map (B, 1, local N, local D) and (B, 1, local L, local D) to the same, or to None of a prompt dropped; a
+        prompt of None has no token.
+        """
         chunks = self._modulations(time, sequences)
         shift, scale, gate = chunks.of("attn")
         shift2, scale2, gate2 = chunks.of("attn2")
         further = [(shift2, scale2)] if self._second is not None else []
         normed, *normed2 = self._spatial.norm1.modulated(spatial, (shift, scale), *further)
         qkv = self._attn.project(normed, rotary=sequences.rotary)
-        shift, scale, prompt_gate = chunks.of("prompt.attn")
-        (normed,) = self._prompt.norm1.modulated(prompt, (shift, scale))
-        prompt_qkv = self._attn.project(normed, prompt=True, rotary=sequences.prompt_rotary)
-
+        prompt_qkv = None
+        onto_prompt = None
         onto = self._spatial.residual(spatial, gate, 0)
-        onto_prompt = None if self._drops else self._prompt.residual(prompt, prompt_gate, 0)
+        if prompt is not None:
+            shift, scale, gate = chunks.of("prompt.attn")
+            (normed,) = self._prompt.norm1.modulated(prompt, (shift, scale))
+            prompt_qkv = self._attn.project(normed, prompt=True, rotary=sequences.prompt_rotary)
+            onto_prompt = None if self._drops else self._prompt.residual(prompt, gate, 0)
         spatial, prompt_out = self._attn.attend(qkv, prompt_qkv, sequences, onto=onto, onto_prompt=onto_prompt)
         if self._second is not None:
             qkv = self._second.project(normed2[0], rotary=sequences.rotary)

@@ -40,7 +40,7 @@ def put_prompt(ctx: Context, x_BLD: torch.Tensor, *, tp_dim: int | None = None) 
     return ctx.put(x_BLD[:, None], tp_dim=tp_dim)
 
 
-def valid_prompts(mask_BL: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+def valid_prompts(mask_BL: torch.Tensor, *, empty: bool = False) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yield runs of samples whose prompts are valid at the same places, and these places (L',), which differ in number.
 
     ttnn's joint attention takes a prompt's length and no mask. Nobody reads what a masked token comes to, so that the
@@ -49,6 +49,9 @@ def valid_prompts(mask_BL: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]
         mask    1 1 0 1 0      samples 0, 1   tokens 0 1 3
                 1 1 0 1 0
                 1 1 1 1 1      sample 2       tokens 0 1 2 3 4
+
+    Args:
+        empty: a prompt may have no valid token.
 
     Raises:
         UserError: no token of a prompt is valid.
@@ -62,7 +65,7 @@ def valid_prompts(mask_BL: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]
         if stop < len(rows) and torch.equal(rows[stop], rows[start]):
             continue
         tokens = rows[start].nonzero().flatten()
-        if not len(tokens):
+        if not (len(tokens) or empty):
             raise UserError(f"the mask of sample {start} has no valid token; TTNN needs one of every prompt.")
         yield slice(start, stop), tokens
         start = stop

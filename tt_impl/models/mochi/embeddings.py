@@ -106,7 +106,8 @@ class Conditioning:
         return ttnn.add(self._time(self._ctx.put(sinusoid)), self._pooled(prompt_BLT))
 
     def _pooled(self, prompt_BLT: torch.Tensor) -> ttnn.Tensor:
-        rows = torch.cat([prompt_BLT.mean(1, keepdim=True), prompt_BLT], 1)
+        mean_B1T = prompt_BLT.sum(1, keepdim=True) / max(prompt_BLT.shape[1], 1)
+        rows = torch.cat([mean_B1T, prompt_BLT], 1)
         q, k, v = ttnn.experimental.nlp_create_qkv_heads(
             matmul(self._ctx, self._ctx.put(rows[:, None]), *self._qkv),
             num_heads=POOL_HEADS,

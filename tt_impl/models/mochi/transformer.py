@@ -73,7 +73,7 @@ class MochiTransformer:
                 _sequences(self._ctx, self._frequencies_3HP, grid, tokens, len(timestep[samples])),
                 grid,
             )
-            for samples, tokens in valid_prompts(encoder_attention_mask)
+            for samples, tokens in valid_prompts(encoder_attention_mask, empty=True)
         ]
         return outs[0] if len(outs) == 1 else ttnn.concat(outs, dim=0)
 
@@ -88,7 +88,7 @@ class MochiTransformer:
         """Run samples whose prompts have valid tokens at the same places."""
         time = ttnn.silu(self._conditioning(timestep_B, prompt_BLT))
         spatial = self._patches(latent_BCTHW, grid)
-        prompt = self._caption(put_prompt(self._ctx, prompt_BLT))
+        prompt = self._caption(put_prompt(self._ctx, prompt_BLT)) if prompt_BLT.shape[1] else None
         for block in self._blocks:
             spatial, prompt = block(spatial, prompt, time, sequences=sequences)
         return self._out(spatial, time)
