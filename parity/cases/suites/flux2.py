@@ -57,7 +57,7 @@ _MODELS = {
     "flux2_tiny_quiet": _TINY.but(gains=quiet(*_QUIET, "linear_out", "to_qkv_mlp_proj")),
     # Whole tiles per head, as TTNN wants it: 192 features, padded to 256 over four devices.
     "flux2_tiny64": _TINY64,
-    "flux2_klein_tiny64": _TINY64.but(guidance_embeds=False, num_attention_heads=5),
+    "flux2_klein_tiny64": _TINY64.but(guidance_embeds=False, num_attention_heads=5, eps=1e-5),
     "flux2_tiny64_single_block": _TINY64.but(block=3),
     "flux2_tiny64_double_block": _TINY64.but(block=1),
     # A decoder of other widths than the encoder; whole tiles of channels, as ttnn.group_norm wants them.

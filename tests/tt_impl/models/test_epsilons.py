@@ -22,7 +22,7 @@ from refsim.base.options import RunOptions
 from tt_impl.run.launch import Worker
 
 WHOLE = ("sd35_tiny64", "flux1_tiny64", "qwenimage_tiny64", "cogvideox_5b_tiny64", "wan22_tiny64")
-WHOLE += ("t5_tiny64", "clip_l_tiny64")
+WHOLE += ("flux2_klein_tiny64", "t5_tiny64", "clip_l_tiny64")
 TARGET = "qwen3_moe_tiny32"
 OPTIONS = RunOptions.of(mesh="n150", parallel="sp1", dtype="bf16", backend="ttnn-mock")
 
