@@ -29,7 +29,7 @@ from refsim.base.options import RunOptions
 from refsim.pipelines.hosts.base import expert_of
 from refsim.pipelines.hosts.schedule import Recurrence, Schedule, recurrences
 from refsim.pipelines.request import PipelineRequest
-from tt_impl.parallel.cfg import gather_batch, guide
+from tt_impl.parallel.cfg import gather_batch
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.pipeline import Part, Pipeline, Run, find_pipeline
 from tt_impl.pipelines.scheduler import DeviceScheduler, TokenOrder
@@ -114,7 +114,7 @@ def denoise(
         for group, answer in zip(groups, predictions, strict=True):
             prediction = answer if pipeline.guidance_dtype is None else ttnn.typecast(answer, ttnn.float32)
             if pipeline.batch(first.request) == 2:
-                prediction = guide(prediction, scales[expert])
+                prediction = pipeline.guided(prediction, scales[expert])
             group.step(prediction, index, numbers, noise)
         latents = groups[0].read()
         steps.append(latents)

@@ -24,6 +24,7 @@ from refsim.models.registry import by_pipeline, spec_of_checkpoint
 from refsim.models.spec import ModelSpec, resolve
 from refsim.pipelines.hosts.base import PipelineHost
 from refsim.pipelines.request import PipelineRequest, read_index
+from tt_impl.parallel.cfg import guide
 from tt_impl.parallel.context import Context
 
 
@@ -91,6 +92,10 @@ class Pipeline(PipelineHost):
     @abstractmethod
     def parts(self, root: Path) -> tuple[str, ...]:
         """List the folders of all models of the pipeline, in the order they run."""
+
+    def guided(self, sample: ttnn.Tensor, scale: float) -> ttnn.Tensor:
+        """Return the prediction that a batch [negative, positive] of predictions comes to."""
+        return guide(sample, scale)
 
     def check(self, root: Path) -> None:
         """``UserError`` if a part has no counterpart in TTNN."""

@@ -31,6 +31,12 @@ _QWEN_VISION: dict[str, Any] = {
 }
 _QWEN_VISION |= {"fullatt_block_indexes": [0]}
 
+_QWEN25VL = RandomModel(
+    {"text_config": _QWEN_TEXT | _NO_TOKENS, "vision_config": _QWEN_VISION, **_NO_TOKENS},
+    class_name="Qwen2_5_VLForConditionalGeneration",
+)
+_AS_WIDE = {"hidden_size": 64, "rope_scaling": _QWEN_TEXT["rope_scaling"] | {"mrope_section": [4, 6, 6]}}
+
 _MODELS = {
     "qwenimage_tiny": _TINY.but(max_shard_size="200KB"),
     "qwenimage_edit_tiny": _TINY.but(zero_cond_t=True),
@@ -47,10 +53,8 @@ _MODELS = {
         {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 1}, class_name="AutoencoderKLQwenImage"
     ),
     "qwenimage_wide_tiny": _TINY.but(joint_attention_dim=24, num_layers=2),
-    "qwen25vl_tiny": RandomModel(
-        {"text_config": _QWEN_TEXT | _NO_TOKENS, "vision_config": _QWEN_VISION, **_NO_TOKENS},
-        class_name="Qwen2_5_VLForConditionalGeneration",
-    ),
+    "qwen25vl_tiny": _QWEN25VL,
+    "qwen25vl_64_tiny": _QWEN25VL.but(text_config=_QWEN_TEXT | _AS_WIDE | _NO_TOKENS),
     # Real widths.
     "qwenimage_block": published("qwen-image", num_layers=1, block=0),
     "qwenimage_vae_tiny": RandomModel(
@@ -75,6 +79,8 @@ def add(cases: Registry) -> None:
     for name, model in _MODELS.items():
         register(name, model)
     register_pipeline("qwenimage_pipeline_tiny", _PIPELINE)
+    parts = {"text_encoder": "qwen25vl_64_tiny", "transformer": "qwenimage_tiny64"}
+    register_pipeline("qwenimage_pipeline_tiny64", replace(_PIPELINE, parts=_PIPELINE.parts | parts))
     for layout in layouts("t3k-sp2_tp4 t3k-sp8-usp_r2u4-split bh_qb-sp2_tp2"):
         add_transformer(cases, "qwenimage_tiny", layout, **_SIZE)
     for layout in layouts("t3k-sp2_tp4-split t3k-sp8-usp_r4u2"):
@@ -86,6 +92,10 @@ def add(cases: Registry) -> None:
         add_transformer(cases, model, Layout("bh-qb", "sp2_tp2"), dtype="bf16", **_SIZE)
     cases.make("block", "qwenimage_tiny_block", Layout("n300", "sp2"), BlockShape(60, 45))
     cases.make("pipeline", "qwenimage_pipeline_tiny", Layout("t3k", "cfg2_sp2_tp2"), ModelShape((), 40, 2))
+    for layout in layouts("n300-sp2 t3k-cfg2_sp2_tp2"):
+        suite = "smoke" if layout.mesh == "n300" else "full"
+        shape = ModelShape((), 40, 2)
+        cases.make("ttnn_pipeline", "qwenimage_pipeline_tiny64", layout, shape, dtype="bf16", suite=suite)
     picture = ModelShape((1, 5, 7), 0, 1)
     cases.make("vae_decoder", "qwenimage_vae_tiny", Layout("bh-qb", "sp2_tp2"), picture)
     cases.make("ttnn_vae_decoder", "qwenimage_vae_tiny", Layout("bh-qb", "sp2_tp2"), picture, dtype="bf16")

@@ -29,7 +29,6 @@ SPEC = ModelSpec.of_folder(
     model="transformer:QwenImageTransformer",
     config="QwenImageConfig",
     pipeline="qwenimage:QwenImagePipeline",
-    ttnn_pipeline=None,
     class_names=(CLASS_NAME,),
     kind="transformer",
     figures="refsim.models.qwenimage.figures:FIGURES",
