@@ -108,8 +108,8 @@ def _text_encoder(folder: Path) -> Any:
     """Load transformers' Qwen2.5-VL of a folder in the dtype it is stored in; no code of the folder is run."""
     from transformers import Qwen2_5_VLForConditionalGeneration
 
-    how = {"local_files_only": True, "trust_remote_code": False, "dtype": "auto"}
+    how = {"local_files_only": True, "dtype": "auto"}
     try:
-        return Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, **how).eval()
+        return Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, trust_remote_code=False, **how).eval()
     except Exception as e:  # transformers passes on whatever odd values lead to
         raise UserError(f"'{folder}' holds no Qwen2.5-VL that transformers can read ({first_line(e)}).") from e
