@@ -12,6 +12,7 @@ from torch import Tensor
 from refsim.api.inputs import as_file, asked_variant
 from refsim.api.refuse_nan import check_answer
 from refsim.api.validate import check_run
+from refsim.base.errors import UserError
 from refsim.base.options import RunOptions, as_options
 from refsim.files import output
 from refsim.files.folder import ModelFolder
@@ -53,6 +54,8 @@ def run(
     """
     folder = look_at(checkpoint, asked_variant(options, settings))
     options = as_options(options, settings)
+    if options.backend != "cpu":
+        raise UserError(f"refsim.run computes on refsim's own ranks; for {options.backend} call tt_impl.api.run.")
     if out is not None:
         read = [folder.path] if isinstance(inputs, dict) else [folder.path, inputs]
         output.check_target(Path(out), "out", *map(Path, read))

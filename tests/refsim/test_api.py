@@ -102,6 +102,11 @@ def test_inputs_that_need_gradients_are_taken_and_left_alone():
     assert torch.equal(x, before)
 
 
+def test_another_backend_is_not_run_on_ranks(tmp_path):
+    with pytest.raises(UserError, match="for ttnn-mock call tt_impl"):
+        refsim.run(save(make_model(), tmp_path / "model"), inputs={}, mesh="n300", parallel="tp2", backend="ttnn-mock")
+
+
 @pytest.mark.parametrize("backend", ["cpu", "ttnn-mock"])
 @pytest.mark.parametrize(
     ("out", "says"),
