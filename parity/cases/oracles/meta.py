@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from refsim.timing.read.meta import on_meta as made_on_meta
+
 _FILLS = {getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")}
 _FILLS |= {torch.Tensor.uniform_, torch.Tensor.normal_}
 
@@ -26,7 +28,7 @@ class _Unfilled(TorchFunctionMode):
 @contextmanager
 def on_meta() -> Iterator[None]:
     """Make what is constructed inside of meta tensors: shapes and dtypes, no values."""
-    with torch.device("meta"), _Unfilled():
+    with made_on_meta(), _Unfilled():
         yield
 
 

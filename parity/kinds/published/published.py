@@ -53,6 +53,7 @@ from refsim.models.figures import Figure
 from refsim.models.spec import ModelSpec, Published
 from refsim.runtime.device import Device
 from refsim.runtime.launch import Result
+from refsim.timing.read.meta import on_meta
 
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+\..+)")
 Shapes = dict[str, tuple[int, ...]]
@@ -141,7 +142,7 @@ class _Asked(ShapeWeights):
 def asked_for(spec: ModelSpec, config: dict[str, Any]) -> _Asked:
     """Return what refsim's model asks a checkpoint for."""
     asked = _Asked()
-    with torch.device("meta"):
+    with on_meta():
         spec.model_class(asked, Device(RunOptions.of(mesh="n150")), spec.config_class.from_dict(config))
     return asked
 

@@ -5,6 +5,8 @@ That code imports torch._dynamo before its first call, two seconds, and takes ha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
@@ -15,7 +17,21 @@ from torch._prims_common import (
     make_contiguous_strides_for,
     suggest_memory_format,
 )
+from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Make tensors on ``meta`` while it is open.
+
+    torch lists the functions that make tensors once, when a device is first used so, and transformers loads models with
+    some of them replaced: a list that was made then misses the real ones, so it is made anew.
+    """
+    _device._device_constructors.cache_clear()
+    with torch.device("meta"):
+        yield
+
 
 _OF_INTEGERS = {"add", "floor_divide", "mul", "neg", "pow", "remainder", "square", "sub"}
 _ELEMENTWISE = _OF_INTEGERS | {"cos", "div", "exp", "gelu", "rsqrt", "sigmoid", "silu", "sin"}

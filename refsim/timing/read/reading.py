@@ -29,7 +29,7 @@ from refsim.models.inputs import Dims, by_name, is_exact, is_per_sample
 from refsim.models.registry import find_model, spec_of
 from refsim.models.spec import Published
 from refsim.parallel.cfg import batch_range, gather_batch
-from refsim.timing.read.meta import Quick
+from refsim.timing.read.meta import Quick, on_meta
 from refsim.timing.read.recorder import Op, ReadingDevice, Recorder, Shape
 
 __all__ = ["Op", "Reading", "Shape", "read", "read_published"]
@@ -95,7 +95,7 @@ def read(
     architecture = Architecture(config)
     model_class, model_config = find_model(architecture)
     weights = ShapeWeights(storage)
-    with torch.device("meta"), torch.inference_mode(), noting() as padded:
+    with on_meta(), torch.inference_mode(), noting() as padded:
         with Quick():
             model = model_class(weights, device, model_config)
         device.restart()

@@ -188,9 +188,7 @@ def test_the_command_line_prints_hazards_and_exits_1(found, monkeypatch, capsys,
     hazards = [Hazard("write-after-write", f"rank {i}'s send and so on.", "k", i) for i in range(found)]
     answer = Result([{"digests": ["a", "a"]}], {"sample": torch.ones(1)}, {}, [], hazards=hazards)
     monkeypatch.setattr("refsim.runtime.launch.warm_up", lambda: None)
-    monkeypatch.setattr(
-        "refsim.cli.commands.run._look_at", lambda folder, variant: (ModelFolder(folder, {}, ""), False)
-    )
+    monkeypatch.setattr("refsim.cli.commands.run._look_at", lambda folder, *_: (ModelFolder(folder, {}, ""), False))
     monkeypatch.setattr("refsim.api.run", lambda *args, **options: answer)
     words = [
         "run",

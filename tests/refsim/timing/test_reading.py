@@ -22,6 +22,7 @@ from refsim.models.registry import get, get_published, published, spec_of
 from refsim.models.vae_wan.layers import ChannelNorm
 from refsim.runtime.device import Device
 from refsim.timing.read import reading as readings
+from refsim.timing.read.meta import on_meta
 from refsim.timing.read.reading import Reading, read, read_published
 from refsim.timing.read.recorder import ReadingDevice, Recorder
 
@@ -264,3 +265,18 @@ def test_an_op_without_a_price_is_named():
 
     with pytest.raises(UserError, match=r"'cubic_norm'.*rms_norm"):
         ops_of(layer, torch.empty(1, 32, 64))
+
+
+def test_functions_that_were_replaced_when_torch_first_used_a_device_count(monkeypatch):
+    """transformers loads models with ``torch.linspace`` replaced, on ``meta``: torch would know it no more."""
+    from torch.utils import _device
+
+    real = torch.linspace
+    monkeypatch.setattr(torch, "linspace", lambda *args: real(*args))
+    _device._device_constructors.cache_clear()
+    with torch.device("meta"):
+        pass
+    assert real not in _device._device_constructors()
+    monkeypatch.undo()
+    with on_meta():
+        assert torch.linspace(0, 1, 3).is_meta
