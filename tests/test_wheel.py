@@ -1,5 +1,6 @@
 """The built wheel, installed outside of the checkout, runs what needs its data files; the sdist builds the same one."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -40,28 +41,47 @@ def build_wheel(source, folder):
     return wheel
 
 
+def once(tmp_path_factory, name, make):
+    """A folder that ``make`` fills once for all workers of a run of pytest."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    with open(root / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # for seconds, or until the worker that makes it ends
+        folder = root / name
+        if not (folder / "complete").exists():
+            folder.mkdir()
+            make(folder)
+            (folder / "complete").touch()
+    return folder
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """(wheel, sdist), built from a copy, as a build writes into its source."""
-    folder = tmp_path_factory.mktemp("built")
-    source = folder / "source"
-    for name in [*checked_in(), "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"]:
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, source / name)
-    for name in NOT_SOURCE:
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_text("{}")
-    subprocess.run([sys.executable, "-c", SDIST, folder], cwd=source, check=True, stdout=subprocess.DEVNULL)
-    (sdist,) = folder.glob("refsim-*.tar.gz")
-    return build_wheel(source, folder), sdist
+
+    def build(folder):
+        source = folder / "source"
+        for name in [*checked_in(), "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"]:
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+        for name in NOT_SOURCE:
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_text("{}")
+        subprocess.run([sys.executable, "-c", SDIST, folder], cwd=source, check=True, stdout=subprocess.DEVNULL)
+        build_wheel(source, folder)
+
+    folder = once(tmp_path_factory, "built", build)
+    return *folder.glob("refsim-*.whl"), *folder.glob("refsim-*.tar.gz")
 
 
 @pytest.fixture(scope="module")
 def site(built, tmp_path_factory):
     """A folder with nothing but the installed wheel."""
-    site = tmp_path_factory.mktemp("wheel") / "site"
-    subprocess.run([*PIP, "install", "--no-deps", "--target", site, built[0]], check=True)
-    return site
+
+    def install(folder):
+        subprocess.run([*PIP, "install", "--no-deps", "--target", folder / "site", built[0]], check=True)
+
+    return once(tmp_path_factory, "wheel", install) / "site"
 
 
 def test_a_wheel_holds_the_packages_and_nothing_else(built):
@@ -117,13 +137,17 @@ print(json.dumps([said, [parity.__file__, refsim.__file__, tt_impl.__file__]]))
 
 
 @pytest.fixture(scope="module")
-def installed(site):
+def installed(site, tmp_path_factory):
     """(what commands said and a data file holds, where packages lie) of the wheel, outside of the checkout."""
-    command = [sys.executable, "-c", OUTSIDE, *COMMANDS]
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    ran = subprocess.run(command, cwd=site.parent, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+
+    def run(folder):
+        command = [sys.executable, "-c", OUTSIDE, *COMMANDS]
+        environment = {**os.environ, "PYTHONPATH": str(site)}
+        ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        (folder / "said.json").write_text(ran.stdout)
+
+    return json.loads((once(tmp_path_factory, "outside", run) / "said.json").read_text())
 
 
 def test_it_is_the_installed_copy_that_runs(installed, site):
