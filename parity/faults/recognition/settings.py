@@ -11,7 +11,7 @@ from typing import Any
 from parity.cases import AttentionShape, Case, GenerationShape, Layout, ModelShape, make_case
 from parity.cases.checkpoints import MODELS, RandomModel, register
 from parity.cases.suites import registry
-from parity.faults import ref_attention, ref_decoder, ref_decoding, ref_mochi
+from parity.faults import ref_attention, ref_decoder, ref_decoding, ref_flux2, ref_mochi, ref_qwenimage
 from parity.faults import ref_cases as ref
 from parity.faults.registry import Fault
 
@@ -42,6 +42,10 @@ def _model(model: str, mesh: str, parallel: str, latent: tuple[int, ...], batch:
     return make_case("transformer", model, layout, shape, guidance=guidance, tag="explain")
 
 
+def _split(case: Case) -> Case:
+    return replace(case, layout=replace(case.layout, prompt_layout="split"))
+
+
 def _decoder(model: str, *latent: int, **options: Any) -> Case:
     layout = Layout("bh-loudbox", "sp2_tp4", **options)
     return make_case("vae_decoder", model, layout, ModelShape(latent, 0, 1), tag="explain")
@@ -58,6 +62,8 @@ def _register() -> None:
     register("sd35_vae_explain", MODELS["sd35_vae_tiny"].but(block_out_channels=(24, 32, 48)))
     register("cogvideox_vae_explain", MODELS["cogvideox_vae_tiny"].but(block_out_channels=(16,) * 4))
     registry()  # the suites register the models of theirs
+    register("flux2_explain", MODELS["flux2_tiny"].but(num_attention_heads=5, num_layers=3, num_single_layers=3))
+    register("qwenimage_explain", MODELS["qwenimage_edit_tiny"].but(num_attention_heads=5, num_layers=4))
     register("mochi_explain", MODELS["mochi_tiny"].but(num_attention_heads=5, num_layers=4, pooled_projection_dim=56))
     register("mochi_vae_explain", MODELS["mochi_vae_tiny"].but(decoder_block_out_channels=(64, 96, 32)))
     register("dflash_explain", _drafter("dflash_tiny", "qwen3_moe_explain"))
@@ -89,6 +95,13 @@ def settings() -> dict[Case, Settings]:
         ref_decoder.IMAGE: _decoder("sd35_vae_explain", 12, 14),
         ref_decoder.VIDEO: _decoder("cogvideox_vae_explain", 4, 12, 14),
         ref_decoder.CHANNELS: _decoder("sd35_vae_explain", 12, 14, vae_parallel="tensor"),
+        ref_flux2.SERIAL: _model("flux2_explain", "bh-p150", "sp1", (10, 18)),
+        ref_flux2.TP2: _model("flux2_explain", "t3k", "sp2_tp4", (10, 18)),
+        ref_flux2.SP2: _model("flux2_explain", "bh-qb-1x4", "sp4", (10, 18)),
+        ref_qwenimage.SERIAL: _model("qwenimage_explain", "bh-p150", "sp1", (10, 18)),
+        ref_qwenimage.SP2: _model("qwenimage_explain", "bh-qb-1x4", "sp4", (10, 18)),
+        ref_qwenimage.SPLIT: _split(_model("qwenimage_explain", "bh-qb-1x4", "sp4", (10, 18))),
+        ref_qwenimage.SAMPLES: _model("qwenimage_explain", "bh-p150", "sp1", (10, 18), 2),
         ref_mochi.MOCHI: _model("mochi_explain", "t3k", "sp2_tp4", (2, 8, 10), 2),
         ref_mochi.FRAMES: _decoder("mochi_vae_explain", 3, 6, 10),
         ref_decoding.TP2: _texts("dflash_explain"),
