@@ -398,7 +398,7 @@ def rows(device: Device) -> Calls:
 
 def dtypes(device: Device) -> Calls:
     """Call what is computed in fp32 whatever the storage dtype is: rotary tables, and guidance of some pipelines."""
-    axes = SimpleNamespace(axes_dims_rope=(4, 4))
+    axes = SimpleNamespace(axes_dims_rope=(4, 4), rope_theta=10000)
     ids = torch.arange(2.0 * TILE).view(TILE, 2)
 
     def tables() -> None:
@@ -430,6 +430,7 @@ def _one_step(device: Device, pair: Tensor, dtype: torch.dtype | None) -> tuple[
         transformer=None,
         timestep=torch.tensor,
         guidance_dtype=dtype,
+        guided=guide,
         batch=lambda request: len(pair),
     )
     run = SimpleNamespace(
