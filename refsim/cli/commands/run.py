@@ -15,7 +15,7 @@ from refsim.base.errors import UserError
 from refsim.base.options import Backend, Dtype, Math, PromptLayout, Transport, VAEParallel
 from refsim.base.padded import Padded
 from refsim.cli import options as opt
-from refsim.cli.answer import exit_code
+from refsim.cli.answer import exit_code, say
 from refsim.files import output
 from refsim.files.keys import Document, Key
 
@@ -163,7 +163,7 @@ class _Asked:
 def _look_at(folder: Path, variant: str | None, check_against: str | None) -> tuple[Any, bool]:
     """Return what a folder holds, and whether it is a pipeline; ``UserError`` if it is nothing that could run.
 
-    With ``check_against`` the sentence about a class that refsim does not have also says what it would take.
+    With ``check_against`` it is told before what a class that refsim does not have would take.
     """
     from refsim.models.registry import look_at, look_at_pipeline
     from refsim.pipelines.request import is_pipeline, read_index
@@ -172,15 +172,15 @@ def _look_at(folder: Path, variant: str | None, check_against: str | None) -> tu
         return look_at_pipeline(folder, read_index(folder), variant), True
     try:
         return look_at(folder, variant), False
-    except UserError as error:
+    except UserError:
         more = ""
         if check_against == "diffusers" and (folder / "config.json").is_file():
             from parity.user.unknown_class import what_it_takes
 
             more = what_it_takes(folder)
-        if not more:
-            raise
-        raise UserError(f"{error}\n{more}") from error
+        if more:
+            say(more)
+        raise
 
 
 def _refuse_options_of_a_pipeline(context: typer.Context, model: Path) -> None:
