@@ -195,7 +195,7 @@ def _looked_into(
     logits = get(gather_features(target.ctx, target.logits(hidden.last)))
     tensors = {
         "last": get(hidden.last)[0, 0],
-        "layers": torch.cat([get(x)[0] for x in hidden.layers]),
+        "layers": torch.cat([get(x)[0] for x in (*hidden.layers[:-1], hidden.before)]),
         "logits": logits[0, 0, :, : target.config.vocab_size],
     }
     if model is not None:

@@ -152,10 +152,10 @@ def vae_grid_of_another_product(original: Callable, self: Any, *args: Any) -> tu
 )
 @at("tt_impl.layers.group_norm:_WholePicture.__init__")
 def vae_norm_weights_of_the_first(
-    original: Callable, self: Any, ctx: Any, affine: Any, channels: int, groups: int, *, cut: bool
+    original: Callable, self: Any, ctx: Any, affine: Any, channels: int, groups: int, **more: Any
 ) -> None:
     first = [torch.cat([p[:channels]] * ctx.tp) for p in affine]
-    original(self, ctx, first, channels, groups, cut=cut)
+    original(self, ctx, first, channels, groups, **more)
 
 
 @picture("Every device adds the first one's bias.", "a bias replicated where its weight is cut", case=WHOLE)

@@ -38,9 +38,10 @@ from tt_impl.parallel.vocab import VocabArgmax
 
 @dataclass(frozen=True)
 class Hidden:
-    """``last`` (1, 1, N, D) after the final norm; ``layers``, the same after each layer asked for, before the norm."""
+    """``last`` (1, 1, N, D) after the final norm, and ``before`` it; ``layers``, the same after each layer asked for."""
 
     last: ttnn.Tensor
+    before: ttnn.Tensor
     layers: list[ttnn.Tensor]
 
 
@@ -114,7 +115,7 @@ class Qwen3MoeForCausalLM:
             after[index] = x
         last = self._norm(x)
         after[len(self._layers) - 1] = last
-        return Hidden(last, [after[index] for index in keep])
+        return Hidden(last, x, [after[index] for index in keep])
 
     def logits(self, hidden_BND: ttnn.Tensor) -> ttnn.Tensor:
         """(1, 1, N, D) -> (1, 1, N, vocabulary / tp), padding at the end of the last device."""
