@@ -27,6 +27,8 @@ _MODELS = {
     "mochi_tiny": _TINY.but(max_shard_size="200KB"),
     "mochi_tiny64": _TINY64,
     "mochi_tiny64_block": _TINY64.but(block=0),
+    # More of what the prompt is answered, so that its places count.
+    "mochi_sharp64": _TINY64.but(gains=(("attn1.to_add_out", 4.0), ("attn1.norm", 2.0))),
     "mochi_vae_tiny": _VAE,
     "mochi_vae_short": _VAE.but(
         decoder_block_out_channels=(32,) * 4,

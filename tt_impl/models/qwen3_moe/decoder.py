@@ -38,7 +38,7 @@ from tt_impl.parallel.vocab import VocabArgmax
 
 @dataclass(frozen=True)
 class Hidden:
-    """``last`` (1, 1, N, D) after the final norm, and ``before`` it; ``layers``, the same after each layer asked for."""
+    """``last`` (1, 1, N, D) after the final norm, ``before`` it; ``layers``, the same after each layer asked for."""
 
     last: ttnn.Tensor
     before: ttnn.Tensor
