@@ -46,7 +46,6 @@ EACH_S = 240.0
 """The longest that the tests of one change run."""
 RULES_AT_ONCE = 60
 TESTS_AT_ONCE = 40
-START_S = 20.0
 
 
 class MockTests:

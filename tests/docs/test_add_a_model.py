@@ -129,3 +129,23 @@ def test_a_mistake_in_a_block_is_noticed(document, tmp_path, file, old, new, sai
     assert wrong != document
     with pytest.raises(AssertionError, match=re.escape(said)):
         follow(wrong, tmp_path, ttnn=False)
+
+
+LISTED = {
+    "SD3.5": "sd35",
+    "Flux.1": "flux1",
+    "CogVideoX": "cogvideox",
+    "FLUX.2": "flux2",
+    "Qwen-Image": "qwenimage",
+    "Mochi 1": "mochi",
+}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_the_table_counts_what_a_model_has_now(name):
+    folders = [ROOT / side / "models" / LISTED[name] for side in ("refsim", "tt_impl")]
+    files = [path for folder in folders for path in folder.iterdir() if path.suffix in (".py", ".json")]
+    left_out = ("__init__.py", "single_file.py", "figures.py")
+    counted = [len(path.read_text(encoding="utf-8").splitlines()) for path in files if path.name not in left_out]
+    row = next(line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {name} |"))
+    assert row.endswith(f"| {sum(counted)} lines, {len(counted)} files |")
