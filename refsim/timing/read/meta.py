@@ -5,17 +5,18 @@ That code imports torch._dynamo before its first call, two seconds, and takes ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._prims_common import (
     compute_elementwise_output_strides,
-    make_contiguous_strides_for,
-    suggest_memory_format,
 )
 from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,9 +35,24 @@ def on_meta() -> Iterator[None]:
 
 
 _OF_INTEGERS = {"add", "floor_divide", "mul", "neg", "pow", "remainder", "square", "sub"}
-_ELEMENTWISE = _OF_INTEGERS | {"cos", "div", "exp", "gelu", "rsqrt", "sigmoid", "silu", "sin"}
+_ELEMENTWISE = _OF_INTEGERS | {
+    "clamp",
+    "clamp_min",
+    "cos",
+    "div",
+    "exp",
+    "gelu",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "sin",
+    "tanh",
+}
 """aten calls that give a tensor of their inputs' common shape and promoted dtype, some of them integers of integers."""
 _IN_PLACE = {"lerp_", "sub_"}
+_RANGES = {"arange", "linspace"}
+_OVER_DIMS = {"linalg_vector_norm", "mean", "sum"}
+"""Reductions whose last two arguments are dims and whether these are kept, as 1."""
 
 
 class Quick(TorchDispatchMode):
@@ -49,7 +65,7 @@ class Quick(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
-        if name == "arange":
+        if name in _RANGES:
             return func(*args, **{**kwargs, "device": "cpu"}).to("meta")
         tensors = tensors_of(args)
         if not tensors or not all(t.is_meta for t in tensors):
@@ -63,7 +79,13 @@ class Quick(TorchDispatchMode):
         return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
 
 
-Known = tuple[list[int], tuple[int, ...], torch.dtype]
+Known = tuple[Sequence[int], tuple[int, ...], torch.dtype]
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor; torch's own functions import its compiler to find them."""
+    strides = accumulate((max(size, 1) for size in reversed(shape[1:])), mul, initial=1)
+    return tuple(strides)[::-1] if shape else ()
 
 
 def tensors_of(args: tuple[Any, ...]) -> list[Tensor]:
@@ -72,11 +94,13 @@ def tensors_of(args: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _of_elements(name: str, args: tuple[Any, ...], tensors: list[Tensor]) -> Known:
-    alike = torch.broadcast_tensors(*tensors)
+    shape = np.broadcast_shapes(*(t.shape for t in tensors))
     dtype = torch.result_type(*args[:2]) if len(args) > 1 else tensors[0].dtype
     if not dtype.is_floating_point and name not in _OF_INTEGERS:
         dtype = torch.get_default_dtype()
-    return list(alike[0].shape), compute_elementwise_output_strides(*alike), dtype
+    if all(t.is_contiguous() for t in tensors):
+        return shape, contiguous(shape), dtype  # broadcasting has strides of 0, which put no dim before another
+    return shape, compute_elementwise_output_strides(*torch.broadcast_tensors(*tensors)), dtype
 
 
 def _of_others(name: str, args: tuple[Any, ...], tensors: list[Tensor]) -> Known | None:
@@ -86,14 +110,16 @@ def _of_others(name: str, args: tuple[Any, ...], tensors: list[Tensor]) -> Known
         shape[-1] = args[1].shape[0]
     elif name == "outer":
         shape += tensors[1].shape
-    elif name == "mean" and args[2:] == (True,):
-        for dim in args[1]:
+    elif name == "scaled_dot_product_attention" and any(mask is not None for mask in args[3:4]):
+        shape[-1] = args[2].shape[-1]  # without a mask it is a kernel that gives other strides
+    elif name in _OVER_DIMS and args[-1] is True and tensors[0].is_floating_point():
+        for dim in args[-2]:
             shape[dim] = 1
     elif name == "stack":
         shape.insert(args[1] % (len(shape) + 1) if len(args) > 1 else 0, len(tensors))
-    elif name == "cat" and any(suggest_memory_format(t) is torch.contiguous_format for t in tensors):
+    elif name == "cat" and any(t.is_contiguous() for t in tensors):
         dim = args[1] if len(args) > 1 else 0
         shape[dim] = sum(t.shape[dim] for t in tensors)
     elif name not in ("layer_norm", "log_sigmoid"):
         return None
-    return shape, make_contiguous_strides_for(shape), reduce(torch.promote_types, (t.dtype for t in tensors))
+    return shape, contiguous(shape), reduce(torch.promote_types, (t.dtype for t in tensors))
