@@ -85,7 +85,9 @@ def faults(session: nox.Session) -> None:
     """Wrong programs, one mistake each: the gate must catch every one of them and alarm on none that is right."""
     session.install(*VERSIONS, "-e", ".[mutation]")
     session.run("refsim", "faults", "run", "--out", "out/faults", *session.posargs)
-    if "-k" not in session.posargs and not {f"{turn}/6" for turn in range(2, 7)} & {*session.posargs}:  # CI's other turns
+    if "-k" not in session.posargs and not {f"{turn}/6" for turn in range(2, 7)} & {
+        *session.posargs
+    }:  # CI's other turns
         session.run("refsim", "faults", "mutate", *FEW_MUTATIONS, "--out", "out/faults")
 
 

@@ -34,7 +34,7 @@ def on_meta() -> Iterator[None]:
         yield
 
 
-_OF_INTEGERS = {"add", "floor_divide", "mul", "neg", "pow", "remainder", "square", "sub"}
+_OF_INTEGERS = {"add", "clamp", "clamp_min", "floor_divide", "mul", "neg", "pow", "remainder", "square", "sub"}
 _ELEMENTWISE = _OF_INTEGERS | {
     "clamp",
     "clamp_min",
@@ -95,7 +95,8 @@ def tensors_of(args: tuple[Any, ...]) -> list[Tensor]:
 
 def _of_elements(name: str, args: tuple[Any, ...], tensors: list[Tensor]) -> Known:
     shape = np.broadcast_shapes(*(t.shape for t in tensors))
-    dtype = torch.result_type(*args[:2]) if len(args) > 1 else tensors[0].dtype
+    others = [a for a in args[1:] if a is not None]
+    dtype = torch.result_type(args[0], others[0]) if others else tensors[0].dtype
     if not dtype.is_floating_point and name not in _OF_INTEGERS:
         dtype = torch.get_default_dtype()
     if all(t.is_contiguous() for t in tensors):
