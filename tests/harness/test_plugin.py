@@ -165,13 +165,20 @@ def test_a_timeout_of_pytest_timeout(tmp_path: Path) -> None:
 
 def test_a_mesh_for_every_test(tmp_path: Path) -> None:
     """With xdist, too: two workers, each with processes of its own for every mesh."""
-    ran = run_suite(tmp_path, "--ttnn-mock=auto", "-n2", files=("test_meshes.py",))
+    ran = run_suite(tmp_path, "--ttnn-mock=auto", "-n2", files=("test_meshes.py", "test_hybrid.py"))
     meshes = {name: verdict.mesh for name, verdict in ran.verdicts.items()}
     assert {verdict.outcome for verdict in ran.verdicts.values()} == {"passed"}, ran.out[-4000:]
-    assert meshes.pop("test_one_device") == "n150"
+    assert meshes.pop("test_one_device") == meshes.pop("test_cores_have_places_of_their_own") == "n150"
     assert meshes.pop("test_all_devices") == "t3k" and meshes.pop("test_collected_with_eight") == "t3k"
     assert sorted(meshes.values()) == ["galaxy", "n300", "t3k", "t3k"]
     assert ran.code == 0 and ran.left == []
+
+
+def test_a_device_opened_while_tests_are_collected(tmp_path: Path) -> None:
+    """All that is forked would have its cluster, which is said."""
+    ran = run_suite(tmp_path, "--ttnn-mock=auto", files=("test_opened.py",))
+    assert by_function(ran) == {"test_another_mesh": "crash"}
+    assert "a module opened a device while tests were collected" in ran.out
 
 
 def test_findings_and_reports(tmp_path: Path) -> None:

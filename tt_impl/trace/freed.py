@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from refsim.base.errors import HazardError
+from tt_impl.trace.buffers import buffer_of
 from tt_impl.trace.intercept import Invocation
 
 
@@ -21,7 +22,7 @@ def check_allocated(call: Invocation) -> None:
     if call.name in _HARMLESS:
         return
     for tensor in call.inputs:
-        if not tensor.is_allocated() or tensor.buffer_unique_id() is None:
+        if not tensor.is_allocated() or buffer_of(tensor) is None:
             shape = tuple(tensor.shape)
             dtype = tensor.dtype.name
             raise FreedTensor(f"{call.name} uses a {dtype} tensor of shape {shape} that was deallocated before.")

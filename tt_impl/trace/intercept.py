@@ -36,6 +36,7 @@ DEVICE_METHODS = _names("""
     reset_sub_device_stall_group set_sub_device_stall_group
 """)
 FILES = tuple(f"{action}_{what}" for action in ("dump", "load") for what in ("tensor_flatbuffer", "overlapped_tensors"))
+TO_ONE_DEVICE = tuple(n for n in ("experimental_to_single_device",) if hasattr(ttnn._ttnn.tensor, n))  # 0.80 has none
 FUNCTIONS = _names("""
     aggregate_tensor begin_trace_capture combine_device_tensors create_socket_pair distribute_tensor end_trace_capture
     event_synchronize execute_trace is_trace_capture_active prepare_conv_bias prepare_conv_transpose2d_bias
@@ -160,7 +161,7 @@ def _patch() -> None:
         (TENSOR, "ttnn.Tensor.", METHODS),
         (ttnn.MeshDevice, "ttnn.MeshDevice.", DEVICE_METHODS),
         (ttnn, "ttnn.", FUNCTIONS + MARKS),
-        (ttnn._ttnn.tensor, "ttnn.", FILES),
+        (ttnn._ttnn.tensor, "ttnn.", FILES + TO_ONE_DEVICE),
     ):
         for name in names:
             _replace(owner, name, caught(prefix + name, getattr(owner, name)))

@@ -100,6 +100,22 @@ def one_semaphore_set(t: Env, wrong: bool) -> None:
         ttnn.to_torch(ttnn.get_device_tensors(ttnn.add(y, 1.0))[0]) if i == 2 else ttnn.add(y, 1.0)
 
 
+def one_semaphore_set_captured(t: Env, wrong: bool) -> None:
+    """What a trace holds runs once its capture has waited for all before it; within it two gathers need two sets."""
+    ttnn = t.ttnn
+    x = t.put(t.rand(1, 1, 32, 128), COLUMNS)
+    semaphores = t.semaphores(2)
+    buffers = [t.empty(1, 1, 32, 128) for _ in range(2)]
+    ttnn.synchronize_device(t.device)
+    results = [] if wrong else [gather(t, x, semaphores, buffers[0])]
+    trace = ttnn.begin_trace_capture(t.device, cq_id=0)
+    results += [gather(t, x, semaphores, buffer) for buffer in (buffers if wrong else buffers[1:])]
+    ttnn.end_trace_capture(t.device, trace, cq_id=0)
+    ttnn.execute_trace(t.device, trace, cq_id=0, blocking=False)
+    for y in results:
+        ttnn.to_torch(ttnn.get_device_tensors(y)[0])
+
+
 def semaphores_of_two_axes(t: Env, wrong: bool) -> None:
     """A gather along the other axis in between tells nothing about this one; the correct one synchronises."""
     ttnn = t.ttnn
@@ -319,6 +335,7 @@ EXPECTED = {
     "small_whole": ("small-buffer", "ttnn.experimental.all_gather_async"),
     "semaphore_twice": ("semaphore-twice", "ttnn.experimental.all_gather_async"),
     "one_semaphore_set": ("semaphore-in-flight", "ttnn.experimental.all_gather_async"),
+    "one_semaphore_set_captured": ("semaphore-in-flight", "ttnn.experimental.all_gather_async"),
     "semaphores_of_two_axes": ("semaphore-in-flight", "ttnn.experimental.all_gather_async"),
     "one_buffer": ("buffer-in-use", "ttnn.experimental.all_gather_async"),
     "read_late": ("buffer-in-use", "ttnn.experimental.all_gather_async"),

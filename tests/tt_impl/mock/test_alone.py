@@ -17,7 +17,7 @@ from tt_impl.run.installed import RUNTIME_ROOT, SOURCE_TREE, runtime_root, ttnn_
 
 MAY_STAND_ON = re.compile(
     r"(refsim(\.base(\.(errors|mesh|extensions|scratch))?|\.numerics(\.[\w.]+)?)?|"
-    r"tt_impl(\.(run(\.(cluster|installed))?|trace(\.(collectives|freed|graph|intercept|lines|record))?|mock(\.[\w.]+)?))?)$"
+    r"tt_impl(\.(run(\.(cluster|installed))?|trace(\.(buffers|collectives|freed|graph|intercept|lines|record))?|mock(\.[\w.]+)?))?)$"
 )
 """What of this project may be loaded with the mock."""
 

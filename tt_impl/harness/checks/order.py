@@ -6,7 +6,7 @@ each other. The engine of :mod:`refsim.runtime.watch.hazards` is told, per devic
     collective j of device A      writes memory and semaphores of B as soon as A comes to j,
                                   or, with a barrier semaphore, once all devices of the group have come to j
     A has ended a collective      so all devices of the group have begun it, and ended all before it
-    a host read, a synchronise    so all its devices have ended all before it
+    a host read, a synchronise    so all its devices have ended all before it; so does a capture, or a blocking replay
 
 Delays are not played through: what does not happen before something else may happen at the same time. Devices of an
 axis do the same, so two of each axis stand for all. Memory is known by its address.
@@ -91,6 +91,15 @@ def twice(log: EventLog) -> Iterator[Finding]:
             yield Finding.of("semaphore-twice", event, sentence)
 
 
+def _waits(event: Event) -> bool:
+    """Tell whether the host waits for all devices.
+
+    What a trace holds runs once ``end_trace_capture`` has written it to the devices, which waits for them.
+    """
+    blocks = event.op == "ttnn.execute_trace" and event.options.get("blocking", True) is not False
+    return blocks or event.op in ("ttnn.synchronize_device", "ttnn.begin_trace_capture")
+
+
 class _Model:
     """What each device, and the host as one more, uses and exchanges."""
 
@@ -131,7 +140,7 @@ class _Model:
 
     def _add(self, event: Event) -> None:
         ranks = self._ranks(event.devices)
-        if event.op == "ttnn.synchronize_device":
+        if _waits(event):
             self._exchange(event, list(range(self._host)), self._host)
         elif event.op in HOST and event.options.get("blocking", True) is not False:
             self._host_read(event, ranks)

@@ -12,6 +12,7 @@ from types import ModuleType
 
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, get_mesh
+from tt_impl.harness.pytest.isolation import Child
 from tt_impl.harness.pytest.selection import AUTO, COLLECTED_ON
 from tt_impl.mock import hardware
 from tt_impl.mock.machine import environment
@@ -26,11 +27,13 @@ class _Machine:
         mesh: what was asked for.
         folder: holds all files of the mock; None before.
         threads: of torch, before.
+        opened: whether a module opened the cluster of the collecting process.
     """
 
     mesh: str = ""
     folder: Path | None = None
     threads: int = 1
+    opened: bool = False
 
 
 _machine = _Machine()
@@ -86,6 +89,26 @@ def clean_up() -> None:
         shutil.rmtree(_machine.folder, ignore_errors=True)
 
 
+def look_for_devices() -> None:
+    """Note whether this process has opened a cluster, which all that are forked of it would have then.
+
+    A process of its own is asked: ttnn reads its environment with the first question, and a test's fixtures may set
+    variables before they open their devices.
+    """
+    _machine.opened = Child.ask(_sees_another_cluster)
+
+
+def _sees_another_cluster() -> bool:
+    import ttnn
+
+    from tt_impl.harness.pytest import questions
+
+    questions.ask_here()
+    other = get_mesh("n150")
+    hardware.point_at(other, environment.make_folder())
+    return ttnn.get_num_devices() != other.num_devices
+
+
 def enter(mesh: str) -> MeshSpec:
     """Let this process, forked or not, be the one that runs tests on ``mesh``.
 
@@ -93,7 +116,6 @@ def enter(mesh: str) -> MeshSpec:
         UserError: the cluster of another mesh was opened before the fork.
     """
     import torch
-    import ttnn
 
     torch.set_num_threads(_machine.threads)
     spec = get_mesh(mesh)
@@ -102,7 +124,7 @@ def enter(mesh: str) -> MeshSpec:
 
         questions.ask_here()
         hardware.prepare(spec, _machine.folder)
-        if ttnn.get_num_devices() != spec.num_devices:
+        if _machine.opened:
             raise UserError(
                 "a module opened a device while tests were collected, so all tests have its cluster; "
                 "name the mesh instead of --ttnn-mock auto."

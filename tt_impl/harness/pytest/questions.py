@@ -41,9 +41,7 @@ def ask_here() -> None:
 def _elsewhere(question: Callable[[], Any]) -> Callable[[], Any]:
     @cache
     def ask() -> Any:
-        child = Child.fork((), lambda _last: lambda *_test: _answer(question()), lambda: None)
-        answer = child.run(0, None, None)
-        child.close()
+        answer = Child.ask(lambda: _answer(question()))
         return getattr(ttnn.cluster.ClusterType, answer["enum"]) if "enum" in answer else answer["value"]
 
     return lambda: ask()

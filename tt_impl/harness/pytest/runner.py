@@ -73,6 +73,10 @@ class Runner:
             config.hook.pytest_deselected(items=[item for item in items if id(item) not in chosen])
             items[:] = sampled
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if self.mesh == AUTO and session.items and not session.config.option.collectonly:
+            machine.look_for_devices()
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         if not self.here and self.config.pluginmanager.hasplugin("timeout"):

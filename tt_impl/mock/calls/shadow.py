@@ -34,6 +34,7 @@ from tt_impl.mock.storage.host import host_shards
 from tt_impl.mock.storage.values import Shards, shape_of
 from tt_impl.mock.storage.zeros import Zeros
 from tt_impl.mock.ttlang.module import served
+from tt_impl.trace.buffers import buffer_of
 from tt_impl.trace.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
 
 if TYPE_CHECKING:
@@ -94,12 +95,12 @@ class Shadow(Tracing):
         if self.queues and (queue := self.queues.of(call.inputs, call.meshes)) is not None:
             return self._later(call, asked, inputs, queue)
         shards = {id(t): self.store.read(t, call.name) for t in inputs}
-        viewed = {t.buffer_unique_id() for t in _moved(call)} if call.name in VIEWS else ()
+        viewed = {buffer_of(t) for t in _moved(call)} if call.name in VIEWS else ()
         read = padding_reads(call, self.store) if self.takes_notes else []
         before = self._before(call)
         result = call.proceed()
         outputs = _on_devices(result)
-        written = [t for t in outputs if t.buffer_unique_id() not in viewed] if viewed else outputs
+        written = [t for t in outputs if buffer_of(t) not in viewed] if viewed else outputs
         if written or not outputs:
             context = Call(call.name, call.args, asked, outputs, self.store)
             self.evaluate(context, shards, written)
@@ -114,8 +115,8 @@ class Shadow(Tracing):
         outputs = _on_devices(result)
         known: dict[int, Recorded] = {}
         context = without_tensors(Call(call.name, call.args, asked, outputs, self.store), known)
-        moved = {t.buffer_unique_id() for t in _moved(call)} if call.name in VIEWS else ()
-        written = [t for t in outputs if t.buffer_unique_id() not in moved]
+        moved = {buffer_of(t) for t in _moved(call)} if call.name in VIEWS else ()
+        written = [t for t in outputs if buffer_of(t) not in moved]
         if written or not outputs:
             step = Step(context, remembered(inputs, known), remembered(written, known))
             queue.steps.append((None, lambda: step.run(self)))
@@ -154,12 +155,12 @@ class Shadow(Tracing):
         if not call.kwargs:
             return {}
         tensors = _on_devices([call.kwargs[name] for name in _WRITTEN & call.kwargs.keys()])
-        buffers = [t.buffer_unique_id() for t in tensors]
+        buffers = [buffer_of(t) for t in tensors]
         return {buffer: self.store.values.get(buffer) for buffer in buffers}
 
     def _forget_unused(self, before: dict[int, BufferValues | None], outputs: list[ttnn.Tensor]) -> None:
         """Forget a buffer that the operation was given, but did not return, nor its rule write: nobody knows it now."""
-        returned = {t.buffer_unique_id() for t in outputs} if before else set()
+        returned = {buffer_of(t) for t in outputs} if before else set()
         for buffer, former in before.items():
             if buffer not in returned and self.store.values.get(buffer) is former:
                 self.store.values.pop(buffer, None)

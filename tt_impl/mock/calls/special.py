@@ -21,6 +21,7 @@ from tt_impl.mock.storage.buffers import Window
 from tt_impl.mock.storage.errors import MissingRule, ShadowError, UnknownPadding
 from tt_impl.mock.storage.host import copy_into, host_padding, host_shards, host_tensor
 from tt_impl.mock.storage.values import ProgramValues, Store, describe, filled, mesh_shape_of, view_of
+from tt_impl.trace.buffers import buffer_of
 from tt_impl.trace.intercept import MARKS, TENSOR, Invocation, on_device
 
 Special = Callable[[ProgramValues, Invocation], Any]
@@ -52,10 +53,17 @@ def _to_device(shadow: ProgramValues, call: Invocation) -> Any:
     source = call.argument("tensor", 0)
     result = call.proceed()
     if on_device(source):
-        if result.buffer_unique_id() != source.buffer_unique_id():
+        if buffer_of(result) != buffer_of(source):
             raise ShadowError(f"{call.name} of a tensor that is on a device has no shadow rule.")
         return result
     _write(shadow.store, source, result, call.name)
+    return result
+
+
+def _to_one_device(shadow: ProgramValues, call: Invocation) -> Any:
+    host = call.argument("host_tensor", 0)
+    result = call.proceed()
+    shadow.store.write(result, host_shards(host, 1), call.name, host_padding(host))
     return result
 
 
@@ -97,7 +105,7 @@ def _padded_to_host(shadow: ProgramValues, call: Invocation) -> Any:
 
 def _deallocate(shadow: Emulating, call: Invocation) -> Any:
     tensor = call.argument("tensor", 0)
-    buffer = tensor.buffer_unique_id() if on_device(tensor) and tensor.is_allocated() else None
+    buffer = buffer_of(tensor) if on_device(tensor) and tensor.is_allocated() else None
     queue = shadow.queues.of(call.inputs)
     result = call.proceed()
     if not tensor.is_allocated():
@@ -141,12 +149,12 @@ def _load(shadow: ProgramValues, call: Invocation) -> Any:
 def _dump_overlapped(shadow: ProgramValues, call: Invocation) -> Any:
     """Write the values of one tensor that holds several to the file, once, with its views."""
     arguments = call.named("file_name", "views")
-    fused = {view.fused_tensor.buffer_unique_id(): view.fused_tensor for view in arguments["views"].values()}
+    fused = {buffer_of(view.fused_tensor): view.fused_tensor for view in arguments["views"].values()}
     if not all(map(on_device, fused.values())):
         return call.proceed()
     hosts = {buffer: _read(shadow, tensor, call.name) for buffer, tensor in fused.items()}
     views = {
-        name: type(view)(hosts[view.fused_tensor.buffer_unique_id()], *(getattr(view, field) for field in _OF_A_VIEW))
+        name: type(view)(hosts[buffer_of(view.fused_tensor)], *(getattr(view, field) for field in _OF_A_VIEW))
         for name, view in arguments["views"].items()
     }
     return call.original(arguments["file_name"], views)
@@ -171,7 +179,7 @@ def _joined(shadow: ProgramValues, call: Invocation) -> Any:
         return call.proceed()
     stored = [shadow.store.read(part, call.name).stored[0] for part in parts]
     result = call.proceed()
-    known = shadow.store.values.get(result.buffer_unique_id())
+    known = shadow.store.values.get(buffer_of(result))
     if known is None or len(known.values) != len(parts):
         shadow.store.write(result, stored, call.name)
     return result
@@ -198,7 +206,7 @@ def _fill(value: float | None) -> Special:
             padding = None if number != number else number  # ttnn fills whole tiles
             shadow.store.fill(result, filled(result, number), call.name, padding)
             other = call.kwargs.get("optional_tensor")
-            if other is not None and other.buffer_unique_id() != result.buffer_unique_id():
+            if other is not None and buffer_of(other) != buffer_of(result):
                 shadow.store.fill(other, filled(other, number), call.name, padding)
         return result
 
@@ -235,7 +243,7 @@ def _method_to(shadow: ProgramValues, call: Invocation) -> Any:
         raise MissingRule(call.name)
     read = shadow.store.read(source, call.name)
     result = ttnn.to_layout(source, layout)
-    if result.buffer_unique_id() != source.buffer_unique_id():
+    if buffer_of(result) != buffer_of(source):
         shadow.store.write(result, list(read), call.name, padding=0.0 if layout == ttnn.TILE_LAYOUT else None)
     return result
 
@@ -247,6 +255,7 @@ _BUFFERS = [
 _SPECIAL: list[tuple[Special, str]] = [
     (_from_torch, "from_torch distribute_tensor"),
     (_to_device, "to_device"),
+    (_to_one_device, "experimental_to_single_device"),
     (_to_host, "to_torch from_device aggregate_tensor"),
     (_to_host, "Tensor.__repr__ Tensor.cpu Tensor.item Tensor.to_list Tensor.to_numpy Tensor.to_torch"),
     (_padded_to_host, "Tensor.to_torch_with_padded_shape"),

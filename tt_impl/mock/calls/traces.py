@@ -27,11 +27,12 @@ from tt_impl.mock.rules.registry import Call, mapped
 from tt_impl.mock.storage.buffers import BufferValues
 from tt_impl.mock.storage.errors import ShadowError, UnseenValue
 from tt_impl.mock.storage.values import Shards, Store
+from tt_impl.trace.buffers import address_of, buffer_of
 from tt_impl.trace.intercept import TENSOR, Invocation, Remembered, on_device, tensors_in
 
 _ATTRIBUTES = ("dtype", "layout", "padded_shape", "shape", "spec", "tensor_id", "tile")
 _METHODS = (
-    "buffer_address buffer_unique_id device device_coords is_sharded memory_config storage_type tensor_topology"
+    "buffer_unique_id device device_coords is_per_core_allocated is_sharded memory_config storage_type tensor_topology"
 ).split()
 
 
@@ -44,6 +45,13 @@ class Recorded(Remembered):
         for name in _METHODS:
             if hasattr(tensor, name):
                 setattr(self, name, _constant(getattr(tensor, name)()))
+        self.address = address_of(tensor)
+
+    def buffer_address(self) -> int:
+        return self.address
+
+    def experimental_per_core_buffer_address(self, *_: Any) -> int:
+        return self.address
 
     def is_allocated(self) -> bool:
         return True
@@ -218,11 +226,11 @@ def _hand_over(shadow: Tracing, trace: Trace) -> None:
     written: set[int] = set()
     for step in trace.steps:
         for tensor in step.inputs:
-            buffer = tensor.buffer_unique_id()
+            buffer = buffer_of(tensor)
             heir = shadow.store.heir(tensor)
             if buffer not in written and buffer not in shadow.store.values and heir is not None:
                 tensor.buffer_unique_id = _constant(heir)
-        written |= {tensor.buffer_unique_id() for tensor in step.written}
+        written |= {buffer_of(tensor) for tensor in step.written}
 
 
 def _unwritten(written: BufferValues) -> BufferValues:

@@ -7,6 +7,7 @@ from typing import Any
 
 import ttnn
 
+from tt_impl.trace.buffers import buffer_of
 from tt_impl.trace.collectives import Semaphore
 from tt_impl.trace.intercept import on_device
 
@@ -41,7 +42,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, ttnn.MeshTraceId):
         return int(value)
     if isinstance(value, ttnn.Tensor):
-        return f"buffer {value.buffer_unique_id()}" if on_device(value) and value.is_allocated() else "host tensor"
+        return f"buffer {buffer_of(value)}" if on_device(value) and value.is_allocated() else "host tensor"
     if isinstance(value, ttnn.MemoryConfig):
         return f"{value.buffer_type.name} {value.memory_layout.name}"
     if isinstance(value, ttnn.Shape | ttnn.MeshShape):

@@ -21,6 +21,7 @@ from tt_impl.mock.storage.padding import PaddingRead
 from tt_impl.mock.storage.replicas import placements_of, uneven_axes
 from tt_impl.mock.storage.values import ProgramValues
 from tt_impl.run import cluster
+from tt_impl.trace.buffers import address_of, buffer_of
 from tt_impl.trace.collectives import Semaphore, arguments, crossings
 from tt_impl.trace.expected import error_is_expected
 from tt_impl.trace.intercept import Invocation, on_device, tensors_at
@@ -249,7 +250,7 @@ class EventLog:
         return live, dead
 
     def _use(self, argument: str, tensor: ttnn.Tensor) -> TensorUse:
-        key = tensor.tensor_id, tensor.buffer_unique_id()
+        key = tensor.tensor_id, buffer_of(tensor)
         known = self._uses.get(key)
         if known is None:
             known = _described(tensor, *key)
@@ -324,7 +325,7 @@ def _described(tensor: ttnn.Tensor, tensor_id: int, buffer: int) -> TensorUse:
     return TensorUse(
         argument="",
         buffer=buffer,
-        address=tensor.buffer_address(),
+        address=address_of(tensor),
         shape=tuple([shape[i] for i in range(shape.rank)]),
         dtype=tensor.dtype.name,
         layout=tensor.layout.name,

@@ -180,14 +180,28 @@ def fold(
     stride_h: int,
     stride_w: int,
     use_transpose_as_fold: bool = False,
-    *layout: Any,
+    output_shape: Any = None,
+    padding: Sequence[int] = (0, 0),
+    grid_size: Any = None,
+    override_memory_config: Any = None,
+    *,
     collapse_output: bool = False,
-    **named: Any,
 ) -> Tensor:
-    """Fold [N, H, W, C] to [N, H / stride_h, W / stride_w, stride_h * stride_w * C], in the shape of the output."""
-    if use_transpose_as_fold or any(layout) or any(named.values()):
-        raise call.unsupported("use_transpose_as_fold and what belongs to it")
+    """Fold [N, H, W, C] to [N, H / stride_h, W / stride_w, stride_h * stride_w * C], in the shape of the output.
+
+    ``padding`` comes first: of height and width, or of each side: top, bottom, left, right, and of channels. With
+    ``use_transpose_as_fold`` the input is [N, C, H, W], and rows and columns are those of the output.
+    """
     shape = tuple(call.outputs[0].shape)
+    if use_transpose_as_fold:
+        input = input.permute(0, 2, 3, 1)
+    if len(padding) == 2:
+        padding = (padding[0], padding[0], padding[1], padding[1])
+    top, bottom, left, right, *channels = padding
+    input = F.pad(input, (*(channels or (0, 0)), left, right, top, bottom))
+    if use_transpose_as_fold:  # it fills rows up to tiles, and cuts them where an output_shape says so
+        _, rows, columns, _ = shape
+        input = F.pad(input, (0, 0, 0, columns * stride_w - input.shape[2], 0, rows * stride_h - input.shape[1]))
     if math.prod(shape) != input.numel():
         raise call.unsupported(f"an output of shape {shape}")
     n, h, w, c = input.shape

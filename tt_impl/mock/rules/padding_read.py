@@ -27,6 +27,7 @@ from tt_impl.mock.rules.registry import TILE
 from tt_impl.mock.storage.padding import PaddingRead, ends_inside
 from tt_impl.mock.storage.values import Shards, Store, view_of
 from tt_impl.mock.storage.views import shared
+from tt_impl.trace.buffers import buffer_of
 from tt_impl.trace.intercept import Arguments, on_device, tensors_in
 
 ROWS = -2
@@ -195,7 +196,7 @@ def _of_views(call: Arguments, store: Store, keys: dict[str, int]) -> Iterator[P
             shape = view_of(k).shape
             if rows < shape[ROWS] and not call.kwargs.get("logical_l"):
                 remedy = "pass the tensor in its own shape, whose padding attention hides"
-                fill = store.values[k.buffer_unique_id()].padding.rows
+                fill = store.values[buffer_of(k)].padding.rows
                 yield PaddingRead(name, (*shape[:ROWS], rows, shape[COLUMNS]), ROWS, shape[ROWS], fill, remedy)
 
 

@@ -23,6 +23,7 @@ from tt_impl.mock.storage.errors import ShadowError, UnknownPadding, UnseenValue
 from tt_impl.mock.storage.not_finite import INFINITY, not_finite
 from tt_impl.mock.storage.padding import Padding, PaddingRead
 from tt_impl.mock.storage.views import View, shared
+from tt_impl.trace.buffers import address_of, buffer_of, per_core
 
 
 class Shards(Sequence):
@@ -108,9 +109,9 @@ class Store:
 
     def buffer(self, tensor: ttnn.Tensor, reader: str, ranks: list[int] | None = None) -> BufferValues:
         """Return what the buffer of ``tensor``, which is on devices ``ranks``, holds for the operation ``reader``."""
-        values = self.values.get(tensor.buffer_unique_id())
+        values = self.values.get(buffer_of(tensor))
         if values is None or not values.values.keys() >= set(ranks_of(tensor) if ranks is None else ranks):
-            raise UnseenValue(reader, describe(tensor), tensor.buffer_unique_id() in self.lost)
+            raise UnseenValue(reader, describe(tensor), buffer_of(tensor) in self.lost)
         return values
 
     def padding(self, tensor: ttnn.Tensor, reader: str) -> float | None:
@@ -120,7 +121,7 @@ class Store:
 
     def fills(self, tensor: ttnn.Tensor) -> Padding:
         """Return what fills up the tiles of ``tensor``, below and on the right; unknown if it was written otherwise."""
-        values = self.values.get(tensor.buffer_unique_id())
+        values = self.values.get(buffer_of(tensor))
         if values is None or (1, 1, *values.view.shape)[-2:] != (1, 1, *tensor.shape)[-2:]:
             return Padding()
         return values.padding
@@ -128,7 +129,7 @@ class Store:
     def rows_within(self, tensor: ttnn.Tensor) -> int:
         """Return how many rows of ``tensor`` are data, where it is a view of whole tiles of a tensor with fewer."""
         view = view_of(tensor)
-        values = self.values.get(tensor.buffer_unique_id())
+        values = self.values.get(buffer_of(tensor))
         rows = view.rows()[0][-2]
         if values is None or values.view.tile != view.tile or values.view.rows()[1] != view.rows()[1]:
             return rows
@@ -173,7 +174,7 @@ class Store:
 
     def _put(self, tensor: ttnn.Tensor, values: BufferValues) -> None:
         """Have ``tensor`` hold this now; devices of its buffer that are no part of it keep what they have."""
-        buffer = tensor.buffer_unique_id()
+        buffer = buffer_of(tensor)
         former = self.values.get(buffer)
         if former is None:
             self._forget_former(tensor, buffer, values.view)
@@ -191,7 +192,7 @@ class Store:
 
     def _forget_former(self, tensor: ttnn.Tensor, buffer: int, view: View) -> None:
         """Forget the buffer that had this address before: it is gone."""
-        if 0 in view.shape or tensor.buffer_address() == 0:
+        if 0 in view.shape or not address_of(tensor) or per_core(tensor):
             return  # empty tensors share an address, as do all that are made while a graph is captured without dispatch
         place = _address(tensor)
         former = self.at_address.get(place)
@@ -300,12 +301,12 @@ def _ranks(tensor: ttnn.Tensor, mesh_shape: tuple[int, int]) -> list[int]:
 
 
 def _address(tensor: ttnn.Tensor) -> tuple:
-    return tensor.device().id(), tensor.memory_config().buffer_type, tensor.buffer_address()
+    return tensor.device().id(), tensor.memory_config().buffer_type, address_of(tensor)
 
 
 def _place(tensor: ttnn.Tensor) -> tuple:
     """Return what tells a window from the rest of its buffer."""
-    return tensor.buffer_unique_id(), tensor.buffer_address(), shape_of(tensor)
+    return buffer_of(tensor), address_of(tensor), shape_of(tensor)
 
 
 def describe(tensor: ttnn.Tensor) -> str:

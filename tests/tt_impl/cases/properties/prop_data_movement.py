@@ -313,11 +313,21 @@ def tables(t: Env) -> None:
     t.check(more, torch.tensor([4, 5, 6, 7]))
 
 
-def refused(t: Env) -> None:
-    from tt_impl.mock.storage.errors import RefusedOption
+def folds(t: Env) -> None:
+    """With padding of each side, from channels first too, whose output is filled up to whole tiles, or cut."""
+    ttnn, x = t.ttnn, t.rand(2, 8, 12, 16)
 
-    x = t.put(t.rand(2, 8, 12, 16), layout="ROW_MAJOR")
-    raises(RefusedOption, lambda: t.ttnn.fold(x, 2, 2, use_transpose_as_fold=True), "use_transpose_as_fold")
+    def folded(x: Tensor, frame: Sequence[int], rows: int, columns: int) -> Tensor:
+        x = F.pad(x, frame).unflatten(1, (rows, 2)).unflatten(3, (columns, 3))
+        return x.transpose(2, 3).reshape(2, rows, columns, -1)
+
+    out = ttnn.fold(t.put(x, layout="ROW_MAJOR"), 2, 3, padding=[1, 0])
+    t.check(out, folded(x, (0, 0, 0, 0, 1, 1), 5, 4).reshape(tuple(out.shape)))
+    out = ttnn.fold(t.put(x, layout="ROW_MAJOR"), 2, 3, padding=[2, 0, 1, 2])
+    t.check(out, folded(x, (0, 0, 1, 2, 2, 0), 5, 5).reshape(tuple(out.shape)))
+    first = t.put(x.permute(0, 3, 1, 2), layout="ROW_MAJOR")
+    out = ttnn.fold(first, 2, 3, use_transpose_as_fold=True, padding=[1, 1, 1, 2, 0, 4])
+    t.check(out, folded(x, (0, 4, 1, 2 + 3 * out.shape[2] - 15, 1, 1 + 2 * out.shape[1] - 10), *tuple(out.shape)[1:3]))
 
 
 CASES = collect(globals())
