@@ -28,6 +28,7 @@ MIRRORED = ("layers", "blocks", "parallel", "models", "pipelines")
 _NOT_YET = "tt_impl runs the transformers of SD3.5 and Flux.1 and the decoding of Qwen3 with DFlash so far"
 ALONE = {
     "refsim/parallel/kv_ring.py": "the ring's transfers and buffers are inside one op of ttnn",
+    "refsim/blocks/config.py": "what configurations have in common is shared",
     "refsim/blocks/shape.py": "what a model's blocks are made of is shared",
     "refsim/models/registry.py": "the list of models is shared",
     "refsim/models/spec.py": "what a model says of itself is shared",
@@ -71,12 +72,12 @@ DIFFERENT = {
     "layers/norm.py:DistributedStreamRMSNorm.__init__": "refsim's has a name, under which parity finds what it gave",
     "layers/norm.py:DistributedRMSNorm.__call__": "ttnn's op normalises, splits into heads and turns them at once",
     "models/wan22/embeddings.py:ConditionEmbedder.time": "on the devices activations have one dtype, the context's",
-    "models/wan22/embeddings.py:VideoPatches.__call__": "a denoising step on the devices starts from patches there",
-    "models/cogvideox/embeddings.py:TimeEmbedding.__call__": "on the devices activations have one dtype, the context's",
+    "layers/embeddings.py:TimestepEmbedding.__call__": "on the devices activations have one dtype, the context's",
     "models/dflash/draft.py:DFlashDraftModel.__call__": _LIST,
     "models/vae_cogvideox/decoder.py:SpatialNorm.__call__": "a linear on the device keeps no frames of a stream",
     "models/qwenimage/embeddings.py:sequences_of": _VALID,
     "models/mochi/embeddings.py:Conditioning.__call__": _VALID,
+    "models/mochi/embeddings.py:sequences_of": _VALID,
     "models/t5/encoder.py:RelativeBias.__call__": "buckets of positions lie on the devices once for all layers",
     "parallel/cfg.py:gather_batch": _GROUPS,
     "pipelines/denoise.py:denoise": _GROUPS,

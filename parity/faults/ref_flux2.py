@@ -109,6 +109,6 @@ def flux2_axes_from_the_end(original: Any, positions: Any, features: Any, theta:
 
 
 @tables("Every shard turns its tokens by the first one's positions.", "positions of the local row", case=SP2)
-@at("refsim.models.flux1.embeddings:_tables")
-def flux2_positions_of_the_first_shard(original: Any, config: Any, ids: Tensor, shards: Any, index: int) -> Any:
-    return original(config, ids, shards, 0)
+@at("refsim.parallel.sequence:TokenShards.cut", within="refsim.blocks.sequences:Sequences.turned")
+def flux2_positions_of_the_first_shard(original: Any, self: Any, ids: Tensor, shard: int, *, dim: int) -> Tensor:
+    return original(self, ids, 0, dim=dim)

@@ -29,7 +29,7 @@ decoder = partial(fault, "decoder", case=FRAMES)
 
 
 @rotation("All heads turn as the first one does.", "one table for all heads, as other models have it")
-@at("refsim.models.mochi.transformer:learned_rotary")
+@at("refsim.models.mochi.transformer:sequences_of")
 def mochi_one_rotation_for_all(original: Any, device: Any, frequencies: Tensor, *more: Any) -> Any:
     return original(device, frequencies[:, :1].expand_as(frequencies), *more)
 
@@ -41,10 +41,9 @@ def mochi_rotation_of_the_first_heads(original: Any, padded: int, group: Any) ->
 
 
 @rotation("Every shard takes the places of the first.", "tables of the length of a shard")
-@at("refsim.models.mochi.transformer:learned_rotary")
-def mochi_places_of_the_first_shard(original: Any, device: Any, frequencies: Tensor, grid: Any, tokens: Any) -> Any:
-    cos, sin = original(device, frequencies, grid, replace(tokens, factor=1, local_n=tokens.logical_n))
-    return cos[:, : tokens.local_n], sin[:, : tokens.local_n]
+@at("refsim.parallel.sequence:TokenShards.cut", within="refsim.models.mochi.transformer:sequences_of")
+def mochi_places_of_the_first_shard(original: Any, self: Any, places: Tensor, shard: int, *, dim: int) -> Tensor:
+    return original(self, places, 0, dim=dim)
 
 
 @rotation("Rows and columns are counted from the corner.", "positions of other models, which are not centred")
@@ -104,10 +103,9 @@ def mochi_chunks_scale_scale_gate_gate(original: Any, self: Any, time: Any) -> A
 
 
 @order("Frames' patches come out with their channels outermost.", "the order of the patches that go in")
-@at("refsim.models.mochi.embeddings:VideoPatches.unpatchify")
+@at("refsim.layers.embeddings:VideoPatches.unpatchify")
 def mochi_channels_outermost(original: Any, self: Any, out: Tensor, grid: Any) -> Tensor:
-    p = self._patch
-    return original(self, out.unflatten(2, (-1, p, p)).movedim(2, -1).flatten(2), grid)
+    return original(self, out.unflatten(2, (-1, *self._patch)).movedim(2, -1).flatten(2), grid)
 
 
 @prompt("Padding of the prompts counts as keys.", "the mask handed to the encoder only")
@@ -117,7 +115,7 @@ def mochi_padding_attended(original: Any, *args: Any, prompt_mask: Any, **more: 
 
 
 @prompt("All samples have the valid tokens of the first.", "one length for a batch")
-@at("refsim.models.mochi.transformer:_sequences")
+@at("refsim.models.mochi.transformer:sequences_of")
 def mochi_valid_as_in_the_first(original: Any, device: Any, frequencies: Any, grid: Any, mask: Tensor) -> Any:
     return original(device, frequencies, grid, mask[:1].expand_as(mask))
 

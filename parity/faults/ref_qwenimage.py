@@ -103,9 +103,9 @@ def qwenimage_prompt_behind_whole_side(original: Any, sizes: Any) -> Any:
 
 
 @tables("Every shard turns its tokens by the first one's places.", "places of the local row", case=SP2)
-@at("refsim.models.qwenimage.embeddings:_tables")
-def qwenimage_places_of_shard_0(original: Any, config: Any, places: Tensor, shards: Any, index: int) -> Any:
-    return original(config, places, shards, 0)
+@at("refsim.parallel.sequence:TokenShards.cut", within="refsim.blocks.sequences:Sequences.turned")
+def qwenimage_places_of_shard_0(original: Any, self: TokenShards, places: Tensor, shard: int, *, dim: int) -> Tensor:
+    return original(self, places, 0, dim=dim)
 
 
 @times("Every shard's tokens choose between time steps as the first one's.", "modulate_index not cut with the tokens")
@@ -133,7 +133,7 @@ def qwenimage_time_steps_swapped(original: Any, self: Any, *args: Any) -> Tensor
 
 
 @times("The time step is not multiplied by 1000.", "a pipeline's time steps taken for the scheduler's", case=SERIAL)
-@at("refsim.models.qwenimage.transformer:timestep_embedding")
+@at("refsim.layers.embeddings:timestep_embedding")
 def qwenimage_time_in_0_to_1(original: Any, timestep: Tensor, features: int, **_: Any) -> Tensor:
     return original(timestep, features)
 

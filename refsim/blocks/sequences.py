@@ -6,7 +6,8 @@ prompt   replicated, or cut the same way                         prompt_rotary: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -49,6 +50,25 @@ class Sequences:
         """Return this device's rows of a prompt that every device has been given whole."""
         prompt = MeshTensor(prompt_BLC)
         return prompt if self.prompt_tokens is None else cut_tokens(device, prompt, self.prompt_tokens, dim=1)
+
+    def turned(
+        self, device: Device, places: Tensor, prompt_places: Tensor, angles: Callable[[Tensor], Tensor]
+    ) -> Sequences:
+        """Return the same with the rotary tables of this device's part; padding stands at position 0.
+
+        Args:
+            places, prompt_places: of all tokens of both streams, (N, axes) and (L, axes).
+            angles: of places (rows, axes), the angles (rows, E / 2).
+        """
+        index = device.groups["sp"].index
+        turns = angles(self.tokens.cut(places, index, dim=0))
+        cut = prompt_places if self.prompt_tokens is None else self.prompt_tokens.cut(prompt_places, index, dim=0)
+        prompt_turns = angles(cut)
+        return replace(
+            self,
+            rotary=(turns.cos().float(), turns.sin().float()),
+            prompt_rotary=(prompt_turns.cos().float(), prompt_turns.sin().float()),
+        )
 
     @property
     def cut(self) -> dict[str, Any]:

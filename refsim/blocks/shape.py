@@ -156,6 +156,7 @@ class SingleStreamShape(BlockShape):
         mlp: name of the linear into the MLP.
         packed: name of one linear without bias of q, k, v and the MLP's in, in the place of theirs; None for none.
         out: name of the linear of [heads | MLP].
+        joined: diffusers' block takes and gives both streams as one, so that what it adds to each is judged by itself.
     """
 
     features: int
@@ -165,6 +166,7 @@ class SingleStreamShape(BlockShape):
     mlp: str = "proj_mlp"
     packed: str | None = None
     out: str = "proj_out"
+    joined: bool = False
 
 
 class Chunks(Generic[Tensor]):

@@ -17,6 +17,9 @@ from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor
 
+Grid = tuple[int, int, int]
+"""Patches of a video: frames, rows, columns."""
+
 
 def timestep_embedding(timestep: Tensor, features: int, *, scale: int = 1) -> Tensor:
     """Map (B,) or (B, N) in 0..1000, in fp32, to (..., features) in fp32: [cos, sin] of t * 10000^(-k / half).
@@ -43,20 +46,36 @@ class TwoLinears:
         return self._second(F.silu(self._first(x)))
 
 
+class TimestepEmbedding:
+    """The sinusoid of a time step, or of another number, through two linears of the module ``name``, on every device.
+
+    Args:
+        width: of the sinusoid.
+        scale: what its angles are multiplied by.
+        bias: both linears have one.
+    """
+
+    def __init__(
+        self, weights: Weights, name: str, *, features: int, width: int = 256, scale: int = 1, bias: bool = True
+    ) -> None:
+        self._width = width
+        self._scale = scale
+        self._linears = TwoLinears(weights, name, in_features=width, features=features, bias=bias)
+
+    def __call__(self, timestep: Tensor, dtype: torch.dtype) -> Tensor:
+        """Map (B,) or (B, N), in fp32, to (..., features) in ``dtype``."""
+        return self._linears(timestep_embedding(timestep, self._width, scale=self._scale).to(dtype))
+
+
 class TimeTextEmbedding:
     """Time step and pooled text, each through Linear, SiLU, Linear, then summed; replicated on every device."""
 
-    TIME_FEATURES = 256
-
     def __init__(self, weights: Weights, name: str, *, features: int, pooled_features: int) -> None:
-        time = f"{name}.timestep_embedder"
-        text = f"{name}.text_embedder"
-        self._time = TwoLinears(weights, time, in_features=self.TIME_FEATURES, features=features)
-        self._text = TwoLinears(weights, text, in_features=pooled_features, features=features)
+        self._time = TimestepEmbedding(weights, f"{name}.timestep_embedder", features=features)
+        self._text = TwoLinears(weights, f"{name}.text_embedder", in_features=pooled_features, features=features)
 
     def __call__(self, timestep_B: Tensor, pooled_BP: Tensor) -> Tensor:
-        time = timestep_embedding(timestep_B, self.TIME_FEATURES).to(pooled_BP.dtype)
-        return self._time(time) + self._text(pooled_BP)
+        return self._time(timestep_B, pooled_BP.dtype) + self._text(pooled_BP)
 
 
 class PatchEmbed:
@@ -141,6 +160,52 @@ class PatchEmbed:
         features = shard_range(padded_features(self._features, tp.size), tp)
         shape = (1, self.table_size**2, self._features)
         return [self._weights.take(f"{self._name}.pos_embed", shape, None, span, features)[0] for span in spans]
+
+
+class VideoPatches:
+    """The convolution over patches of a video as a column-parallel linear on this member's tokens, and back.
+
+    Args:
+        patch: frames, rows and columns of a patch.
+        in_features: of the linear, C * frames * rows * columns; the dims of its weight where it is a convolution's.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        device: Device,
+        name: str,
+        *,
+        patch: Grid,
+        in_features: int | tuple[int, ...],
+        features: int,
+    ) -> None:
+        self._device = device
+        self._patch = patch
+        self._proj = ColParallelLinear(weights, device, name, in_features=in_features, out_features=features)
+
+    def grid(self, size: tuple[int, ...]) -> Grid:
+        """Return how many patches a latent (frames, height, width) has; ``UserError`` if it does not fit."""
+        if any(n % p for n, p in zip(size, self._patch, strict=True)):
+            raise UserError(
+                f"a latent of {'x'.join(map(str, size))} (frames, height, width) does not divide into "
+                f"{'x'.join(map(str, self._patch))} patches; pad or crop it."
+            )
+        frames, rows, columns = (n // p for n, p in zip(size, self._patch, strict=True))
+        return frames, rows, columns
+
+    def __call__(self, latent_BCTHW: Tensor, tokens: TokenShards) -> MeshTensor:
+        """Map a latent on every device to (B, local N, local D), sp=Shard(1), tp=Shard(-1)."""
+        t, h, w = self.grid(latent_BCTHW.shape[2:])
+        pt, ph, pw = self._patch
+        x = latent_BCTHW.unflatten(4, (w, pw)).unflatten(3, (h, ph)).unflatten(2, (t, pt))
+        patches_BNP = x.permute(0, 2, 4, 6, 1, 3, 5, 7).flatten(4).flatten(1, 3)  # (B, t h w, C pt ph pw)
+        return self._proj(cut_tokens(self._device, MeshTensor(patches_BNP), tokens, dim=1))
+
+    def unpatchify(self, out_BNP: Tensor, grid: Grid) -> Tensor:
+        """Map (B, N, pt * ph * pw * C) with the channel innermost to (B, C, T, H, W)."""
+        x = out_BNP.unflatten(2, (*self._patch, -1)).unflatten(1, grid)
+        return x.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6).flatten(4, 5).flatten(2, 3).contiguous()
 
 
 class TokenEmbedding:

@@ -63,9 +63,14 @@ def _turned_pairs(x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:
 
 def text_rotary(positions_N: Tensor, features: int, theta: float) -> tuple[Tensor, Tensor]:
     """Return (cos, sin), each (N, features / 2) in fp32, of whole positions in a text."""
-    frequencies = 1.0 / theta ** (torch.arange(0, features, 2, dtype=torch.float32) / features)
-    angles = torch.outer(positions_N, frequencies)
+    angles = text_angles(positions_N, features, theta)
     return angles.cos(), angles.sin()
+
+
+def text_angles(positions_N: Tensor, features: int, theta: float) -> Tensor:
+    """Return the angles (N, features / 2) in fp32 of whole positions."""
+    frequencies = 1.0 / theta ** (torch.arange(0, features, 2, dtype=torch.float32) / features)
+    return torch.outer(positions_N, frequencies)
 
 
 def rotate_halves(device: Device, x_BHNE: Tensor, cos_NP: Tensor, sin_NP: Tensor) -> Tensor:

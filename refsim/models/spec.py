@@ -236,7 +236,8 @@ class ModelSpec:
     def of_folder(cls, name: str, *, model: str, config: str, pipeline: str = "", **fields: Any) -> ModelSpec:
         """Return the spec of one of the project's own models, whose references follow from where its files lie.
 
-        Both implementations have the same files and names. A ``block.py`` with ``bind_block`` goes with a pipeline.
+        Both implementations have the same files and names. A ``bind_block`` goes with a pipeline, in ``block.py`` if
+        there is one and else in the file of the model.
 
         Args:
             name: the folder's.
@@ -254,7 +255,10 @@ class ModelSpec:
         if numeric:
             names["ttnn"] = f"{counterpart}.{model}"
         if pipeline:
-            names |= {"block": f"{code}.block:bind_block", "ttnn_block": f"{counterpart}.block:bind_block"}
+            file = "block" if (Path(__file__).parent / name / "block.py").exists() else model.partition(":")[0]
+            names |= {
+                side: f"{place}.{file}:bind_block" for side, place in (("block", code), ("ttnn_block", counterpart))
+            }
             names |= {"pipeline": f"refsim.pipelines.{pipeline}", "ttnn_pipeline": f"tt_impl.pipelines.{pipeline}"}
             names["pipeline_classes"] = (pipeline.partition(":")[2],)
         if any(not known.config for known in fields.get("published", ())):

@@ -54,7 +54,7 @@ PUBLIC = ("errors", "mesh", "config", "options", "torchrun")
 """Modules at refsim's root that give what lies in ``refsim.base`` its public name; the product itself does without."""
 ABOVE = (*(name for name in PRODUCT if name != "refsim"), "reports", "tests")
 LENT = re.compile(
-    r"refsim\.(base|files|blocks\.shape|models\.(\w+\.)*(config|spec|registry|inputs)|pipelines\.(request|hosts))(\.|$)"
+    r"refsim\.(base|files|blocks\.(config|shape)|models\.(\w+\.)*(config|spec|registry|inputs)|pipelines\.(request|hosts))(\.|$)"
 )
 PRICED = re.compile(r"refsim\.(timing|runtime\.(watch\.hazards|delays))(\.|$)")
 HOST = re.compile(r"refsim\.pipelines\.(request|hosts)(\.|$)")

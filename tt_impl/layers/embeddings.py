@@ -12,6 +12,10 @@ from refsim.files.checkpoint import Weights
 from tt_impl.layers.linear import ColParallelLinear, Linear, pad_to
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features, padded_tokens
+from tt_impl.parallel.sequence import put_tokens
+
+Grid = tuple[int, int, int]
+"""Patches of a video: frames, rows, columns."""
 
 
 def timestep_embedding(timestep: torch.Tensor, features: int, *, scale: int = 1) -> torch.Tensor:
@@ -39,22 +43,48 @@ class TwoLinears:
         return self._second(ttnn.silu(self._first(x)))
 
 
+class TimestepEmbedding:
+    """The sinusoid of a time step, or of another number, through two linears of the module ``name``, on every device.
+
+    Args:
+        width: of the sinusoid, which is made on the host.
+        scale: what its angles are multiplied by.
+        bias: both linears have one.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        ctx: Context,
+        name: str,
+        *,
+        features: int,
+        width: int = 256,
+        scale: int = 1,
+        bias: bool = True,
+    ) -> None:
+        self._ctx = ctx
+        self._width = width
+        self._scale = scale
+        self._linears = TwoLinears(weights, ctx, name, in_features=width, features=features, bias=bias)
+
+    def __call__(self, timestep_B: torch.Tensor) -> ttnn.Tensor:
+        """(B,) on the host -> (B, 1, 1, features)."""
+        sinusoid = timestep_embedding(timestep_B, self._width, scale=self._scale)
+        return self._linears(self._ctx.put(sinusoid[:, None, None]))
+
+
 class TimeTextEmbedding:
     """Time step and pooled text, each through linear, silu, linear, then summed. The sinusoid is made on the host."""
 
-    TIME_FEATURES = 256
-
     def __init__(self, weights: Weights, ctx: Context, name: str, *, features: int, pooled_features: int) -> None:
         self._ctx = ctx
-        time = f"{name}.timestep_embedder"
-        text = f"{name}.text_embedder"
-        self._time = TwoLinears(weights, ctx, time, in_features=self.TIME_FEATURES, features=features)
-        self._text = TwoLinears(weights, ctx, text, in_features=pooled_features, features=features)
+        self._time = TimestepEmbedding(weights, ctx, f"{name}.timestep_embedder", features=features)
+        self._text = TwoLinears(weights, ctx, f"{name}.text_embedder", in_features=pooled_features, features=features)
 
     def __call__(self, timestep_B: torch.Tensor, pooled_BP: torch.Tensor) -> ttnn.Tensor:
         """(B,) and (B, P) on the host -> (B, 1, 1, D) on every device."""
-        time = self._time(self._ctx.put(timestep_embedding(timestep_B, self.TIME_FEATURES)[:, None, None]))
-        return ttnn.add(time, self._text(self._ctx.put(pooled_BP[:, None, None])))
+        return ttnn.add(self._time(timestep_B), self._text(self._ctx.put(pooled_BP[:, None, None])))
 
 
 class PatchEmbed:
@@ -97,6 +127,52 @@ class PatchEmbed:
         table = table[top : top + rows, left : left + columns].reshape(1, 1, rows * columns, -1)
         table = pad_to(table, padded, padded_features(self._features, ctx.tp))
         return ttnn.add(x, ctx.put(table, sp_dim=2, tp_dim=3))
+
+
+class VideoPatches:
+    """The convolution over patches of a video as a column-parallel linear on every device's tokens, and back.
+
+    Args:
+        patch: frames, rows and columns of a patch.
+        in_features: of the linear, C * frames * rows * columns; the dims of its weight where it is a convolution's.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        ctx: Context,
+        name: str,
+        *,
+        patch: Grid,
+        in_features: int | tuple[int, ...],
+        features: int,
+    ) -> None:
+        self._ctx = ctx
+        self._patch = patch
+        self._proj = ColParallelLinear(weights, ctx, name, in_features=in_features, out_features=features)
+
+    def grid(self, size: tuple[int, ...]) -> Grid:
+        """Return how many patches a latent (frames, height, width) has; ``UserError`` if it does not fit."""
+        if any(n % p for n, p in zip(size, self._patch, strict=True)):
+            raise UserError(
+                f"a latent of {'x'.join(map(str, size))} (frames, height, width) does not divide into "
+                f"{'x'.join(map(str, self._patch))} patches; pad or crop it."
+            )
+        frames, rows, columns = (n // p for n, p in zip(size, self._patch, strict=True))
+        return frames, rows, columns
+
+    def __call__(self, latent_BCTHW: torch.Tensor) -> ttnn.Tensor:
+        """Latent on the host -> (B, 1, local N, local D)."""
+        t, h, w = self.grid(tuple(latent_BCTHW.shape[2:]))
+        pt, ph, pw = self._patch
+        x = latent_BCTHW.unflatten(4, (w, pw)).unflatten(3, (h, ph)).unflatten(2, (t, pt))
+        patches_BNP = x.permute(0, 2, 4, 6, 1, 3, 5, 7).flatten(4).flatten(1, 3)  # (B, t h w, C pt ph pw)
+        return self._proj(put_tokens(self._ctx, patches_BNP))
+
+    def unpatchify(self, out_BNP: torch.Tensor, grid: Grid) -> torch.Tensor:
+        """(B, N, pt * ph * pw * C) with the channel innermost -> (B, C, T, H, W), both on the host."""
+        x = out_BNP.unflatten(2, (*self._patch, -1)).unflatten(1, grid)
+        return x.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6).flatten(4, 5).flatten(2, 3).contiguous()
 
 
 class TokenEmbedding:

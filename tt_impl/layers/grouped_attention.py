@@ -16,8 +16,8 @@ import ttnn
 
 from refsim.base.errors import UserError
 from refsim.files.checkpoint import Weights
+from tt_impl.layers.linear import check_head_dim
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import TILE
 
 _HIDDEN = -1e9
 """Added to the scores of rows that must not be seen; bf16 and finite, so that a row of nothing else is no NaN."""
@@ -42,10 +42,7 @@ class GroupedQKV:
         head_dim: int,
         tp: int,
     ) -> None:
-        if head_dim % TILE:
-            raise UserError(
-                f"TTNN splits heads by whole tiles, so a head size of {head_dim} must be a multiple of {TILE}."
-            )
+        check_head_dim(head_dim)
         if heads % tp or (kv_heads % tp and tp % kv_heads):
             raise UserError(f"tp{tp} cannot split {heads} heads with {kv_heads} key-value heads.")
         self._ctx = ctx

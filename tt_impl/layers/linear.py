@@ -196,6 +196,12 @@ class AttentionSizes:
         return note("heads", self.num_heads, heads, over, ctx.tp) * self.head_dim
 
 
+def check_head_dim(head_dim: int) -> None:
+    """Raise ``UserError`` for heads that :func:`create_heads` cannot split."""
+    if head_dim % TILE:
+        raise UserError(f"TTNN splits heads by whole tiles, so a head size of {head_dim} must be a multiple of {TILE}.")
+
+
 def create_heads(qkv: ttnn.Tensor, heads: int) -> tuple[ttnn.Tensor, ttnn.Tensor, ttnn.Tensor]:
     """(B, 1, rows, 3 * heads * E), a device's q, k and v side by side -> three (B, heads, rows, E)."""
     return ttnn.experimental.nlp_create_qkv_heads(
@@ -215,10 +221,7 @@ class ColParallelQKV:
     ) -> None:
         self._ctx = ctx
         self._bias = None
-        if sizes.head_dim % TILE:
-            raise UserError(
-                f"TTNN splits heads by whole tiles, so a head size of {sizes.head_dim} must be a multiple of {TILE}."
-            )
+        check_head_dim(sizes.head_dim)
         inner = sizes.inner
         padded = sizes.padded(ctx)
         self._parts = len(names)

@@ -71,6 +71,14 @@ def valid_prompts(mask_BL: torch.Tensor, *, empty: bool = False) -> Iterator[tup
         start = stop
 
 
+def by_valid_prompts(
+    mask_BL: torch.Tensor, forward: Callable[[slice, torch.Tensor], ttnn.Tensor], *, empty: bool = False
+) -> ttnn.Tensor:
+    """Return what ``forward(samples, places)`` gives for each of :func:`valid_prompts`, joined along the batch."""
+    outs = [forward(samples, places_L) for samples, places_L in valid_prompts(mask_BL, empty=empty)]
+    return outs[0] if len(outs) == 1 else ttnn.concat(outs, dim=0)
+
+
 def split_length(ctx: Context, prompt_tokens: int) -> int | None:
     """``logical_l`` of attention: how many tokens a split prompt has without padding; None for a replicated one."""
     return prompt_tokens if ctx.options.splits_prompt else None

@@ -143,7 +143,7 @@ def table_of_local_rows(original: Callable, ctx: Any, x: Any, *, tp_dim: int | N
 @patches(
     "Patches come with the channels last, as pixels lie.", "rows and columns of a patch flattened before its channels"
 )
-@at("tt_impl.models.cogvideox.embeddings:put_tokens")
+@at("tt_impl.layers.embeddings:put_tokens")
 def patches_channels_last(original: Callable, ctx: Any, x: Any, **more: Any) -> Any:
     return original(ctx, x.unflatten(2, (-1, 2, 2)).movedim(2, -1).flatten(2), **more)
 
@@ -151,7 +151,7 @@ def patches_channels_last(original: Callable, ctx: Any, x: Any, **more: Any) -> 
 @patches(
     "1.5's patches have their frames outermost.", "channels and frames of a deep patch in the latent's order", case=DEEP
 )
-@at("tt_impl.models.cogvideox.embeddings:put_tokens")
+@at("tt_impl.layers.embeddings:put_tokens")
 def patches_frames_outermost(original: Callable, ctx: Any, x: Any, **more: Any) -> Any:
     return original(ctx, x.unflatten(2, (-1, 2, 2, 2)).transpose(2, 3).flatten(2), **more)
 
@@ -160,6 +160,6 @@ def patches_frames_outermost(original: Callable, ctx: Any, x: Any, **more: Any) 
     "Rows and columns within a patch change places in the answer.",
     "patches taken apart by another order than they were made",
 )
-@at("tt_impl.models.cogvideox.embeddings:VideoPatches.unpatchify")
+@at("tt_impl.models.cogvideox.embeddings:CogVideoXPatches.unpatchify")
 def unpatchify_transposed(original: Callable, self: Any, out: Any, grid: Any) -> Any:
     return original(self, out.unflatten(2, (-1, 2, 2)).transpose(-1, -2).flatten(2), grid)

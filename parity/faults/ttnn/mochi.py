@@ -106,19 +106,19 @@ def mochi_gate_and_up_swapped(original: Callable, parts: Any, activation: str) -
 
 
 @prompt("Padding of Mochi's prompts counts as keys.", "prompts not cut to their valid tokens")
-@at("tt_impl.models.mochi.transformer:valid_prompts")
+@at("tt_impl.parallel.sequence:valid_prompts")
 def mochi_padding_attended(original: Callable, mask: torch.Tensor, **more: Any) -> Any:
     return original(torch.ones_like(mask), **more)
 
 
 @prompt("All of Mochi's samples have the valid tokens of the first.", "one length for a batch")
-@at("tt_impl.models.mochi.transformer:valid_prompts")
+@at("tt_impl.parallel.sequence:valid_prompts")
 def mochi_valid_as_in_the_first(original: Callable, mask: torch.Tensor, **more: Any) -> Any:
     return original(mask[:1].expand_as(mask), **more)
 
 
 @prompt("Answers of Mochi's prompt with holes stay where they are.", "what Genmo's code does, and diffusers' does not")
-@at("tt_impl.models.mochi.transformer:_sequences")
+@at("tt_impl.models.mochi.transformer:sequences_of")
 def mochi_answers_not_moved(original: Callable, *args: Any) -> Any:
     return replace(original(*args), prompt_answers=None)
 

@@ -12,6 +12,8 @@ from parity.cases import Case, Layout, ModelShape, make_case
 from parity.faults.around import at
 from parity.faults.registry import fault
 
+Prompts = Iterator[tuple[slice, torch.Tensor]]
+
 
 def _model(mesh: str, parallel: str, batch: int = 1) -> Case:
     shape = ModelShape((12, 18), 45, batch)  # 54 tokens of the picture, 23 of others: two shards of 64 and 13
@@ -27,33 +29,39 @@ times = partial(fault, "times", case=SP2)
 
 
 @prompts("Masked prompt tokens are keys.", "a mask that nobody reads")
-@at("tt_impl.models.qwenimage.transformer:valid_prompts")
-def qwenimage_mask_ignored(_: Callable, mask: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+@at("tt_impl.parallel.sequence:valid_prompts")
+def qwenimage_mask_ignored(_: Callable, mask: torch.Tensor, **more: Any) -> Prompts:
     yield slice(None), torch.arange(mask.shape[1])
 
 
 @prompts("As many prompt tokens as are valid are keys, from the first one on.", "a mask taken for a length")
-@at("tt_impl.models.qwenimage.transformer:valid_prompts")
-def qwenimage_mask_as_length(original: Callable, mask: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-    for samples, tokens in original(mask):
+@at("tt_impl.parallel.sequence:valid_prompts")
+def qwenimage_mask_as_length(
+    original: Callable, mask: torch.Tensor, **more: Any
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    for samples, tokens in original(mask, **more):
         yield samples, torch.arange(len(tokens))
 
 
 @prompts("Every sample has the first one's prompt tokens.", "samples in one batch, whatever their masks", case=SAMPLES)
-@at("tt_impl.models.qwenimage.transformer:valid_prompts")
-def qwenimage_tokens_of_sample_0(original: Callable, mask: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-    yield slice(None), next(iter(original(mask)))[1]
+@at("tt_impl.parallel.sequence:valid_prompts")
+def qwenimage_tokens_of_sample_0(
+    original: Callable, mask: torch.Tensor, **more: Any
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    yield slice(None), next(iter(original(mask, **more)))[1]
 
 
 @prompts("The last valid token of every prompt is lost.", "a length read from the place of the last token")
-@at("tt_impl.models.qwenimage.transformer:valid_prompts")
-def qwenimage_last_token_lost(original: Callable, mask: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-    for samples, tokens in original(mask):
+@at("tt_impl.parallel.sequence:valid_prompts")
+def qwenimage_last_token_lost(
+    original: Callable, mask: torch.Tensor, **more: Any
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    for samples, tokens in original(mask, **more):
         yield samples, tokens[:-1]
 
 
 @prompts("Samples that run in turn come back in reverse order.", "results joined from the end", case=SAMPLES)
-@at("tt_impl.models.qwenimage.transformer:ttnn.concat")
+@at("tt_impl.parallel.sequence:ttnn.concat")
 def qwenimage_samples_reversed(original: Callable, tensors: Any, dim: int) -> Any:
     return original(tensors[::-1] if dim == 0 else tensors, dim=dim)
 
@@ -111,6 +119,6 @@ def qwenimage_time_steps_swapped(original: Callable, index: Any, true: Any, fals
 
 
 @times("The time step is not multiplied by 1000.", "a pipeline's time steps taken for the scheduler's")
-@at("tt_impl.models.qwenimage.transformer:timestep_embedding")
+@at("tt_impl.layers.embeddings:timestep_embedding")
 def qwenimage_time_in_0_to_1(original: Callable, timestep: torch.Tensor, features: int, **_: Any) -> torch.Tensor:
     return original(timestep, features)

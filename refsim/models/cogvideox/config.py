@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from refsim.base.errors import UserError
 from refsim.base.schema import Flag, Positive, Size, check, check_fixed, read
+from refsim.blocks.config import BlocksConfig
 from refsim.blocks.shape import DoubleStreamShape, ModulationShape, StreamShape, chunks
 
 _FIXED = {
@@ -20,7 +22,7 @@ _FIXED = {
 
 
 @dataclass(frozen=True)
-class CogVideoXConfig:
+class CogVideoXConfig(BlocksConfig):
     """Keys and defaults of diffusers' config.json (2b: 30 layers of 30 heads, sincos; 5b: 42 of 48, rotary; 1.5: as
     5b, patches of ``patch_size_t`` = 2 frames, and ``ofs_embed_dim`` where it makes a video of an image)."""
 
@@ -45,10 +47,17 @@ class CogVideoXConfig:
     use_rotary_positional_embeddings: Flag = False
 
     @property
-    def features(self) -> int:
-        return self.num_attention_heads * self.attention_head_dim
+    def patch(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of a patch."""
+        return self.patch_size_t or 1, self.patch_size, self.patch_size
 
-    def block(self) -> DoubleStreamShape:
+    @property
+    def patch_features(self) -> int | tuple[int, int, int]:
+        """Features of a patch, as its weight has them: 1.5's is a linear's, the others' a convolution's."""
+        c = self.in_channels
+        return c * math.prod(self.patch) if self.patch_size_t else (c, self.patch_size, self.patch_size)
+
+    def block(self, index: int) -> DoubleStreamShape:
         """Return what a block is made of: video and text share every weight, and each linear of the time step makes
         the shift, scale and gate of the one and of the other."""
         d = self.features

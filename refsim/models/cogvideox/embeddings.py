@@ -16,61 +16,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.base.errors import UserError
 from refsim.blocks.sequences import Sequences
 from refsim.files.checkpoint import Weights
-from refsim.layers.embeddings import TwoLinears, timestep_embedding
-from refsim.layers.linear import ColParallelLinear
+from refsim.layers.embeddings import Grid, VideoPatches
 from refsim.layers.rope import rotary_angles, token_positions
 from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.parallel.padding import padded_features
-from refsim.parallel.sequence import TokenShards, cut_tokens
+from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import shard_range
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
 
-Grid = tuple[int, int, int]
 
-
-class VideoPatches:
-    """The convolution over patches as a column-parallel linear on this member's tokens, and back."""
+class CogVideoXPatches(VideoPatches):
+    """Patches of a video, their positions added where they are a table (2b); frames come before channels."""
 
     def __init__(self, weights: Weights, device: Device, config: CogVideoXConfig) -> None:
-        self._device = device
         self._config = config
-        c = config.in_channels
-        p = config.patch_size
-        self._deep = config.patch_size_t or 1
-        self._proj = ColParallelLinear(
-            weights,
-            device,
-            "patch_embed.proj",
-            in_features=c * self._deep * p * p if config.patch_size_t else (c, p, p),
-            out_features=config.features,
-        )
+        sizes = {"in_features": config.patch_features, "features": config.features}
+        super().__init__(weights, device, "patch_embed.proj", patch=config.patch, **sizes)
 
-    def grid(self, size: tuple[int, ...]) -> Grid:
-        """Return the patches (deep, high, wide) of a latent (frames, channels, height, width)."""
-        frames, _, height, width = size
-        p = self._config.patch_size
-        if height % p or width % p:
-            raise UserError(f"a latent of {height}x{width} does not divide into {p}x{p} patches; pad or crop it.")
-        if frames % self._deep:
-            raise UserError(
-                f"a latent of {frames} frames does not divide into patches {self._deep} frames deep; pad it."
-            )
-        return frames // self._deep, height // p, width // p
-
-    def __call__(self, latent_BFCHW: Tensor, tokens: TokenShards, shard: int) -> MeshTensor:
-        """Map latent on the host to (B, local N, local D), sp=Shard(1), tp=Shard(-1), positions of 2b added."""
-        t, h, w = self.grid(latent_BFCHW.shape[1:])
-        p = self._config.patch_size
-        x = latent_BFCHW.unflatten(4, (w, p)).unflatten(3, (h, p)).unflatten(1, (t, self._deep))
-        patches_BNP = x.permute(0, 1, 4, 6, 3, 2, 5, 7).flatten(4).flatten(1, 3)  # (B, t h w, C deep p p)
-        embedded = self._proj(cut_tokens(self._device, MeshTensor(patches_BNP), tokens, dim=1))
+    def __call__(self, latent_BFCHW: Tensor, tokens: TokenShards) -> MeshTensor:
+        """Map latent on the host to (B, local N, local D), sp=Shard(1), tp=Shard(-1)."""
+        latent_BCTHW = latent_BFCHW.transpose(1, 2)
+        embedded = super().__call__(latent_BCTHW, tokens)
         if self._config.use_rotary_positional_embeddings:
             return embedded
-        table = self._table(self.grid(latent_BFCHW.shape[1:]), tokens, shard)
+        table = self._table(self.grid(latent_BCTHW.shape[2:]), tokens, self._device.groups["sp"].index)
         return embedded.map("positional table", lambda y: y + table.to(y.dtype))
 
     def _table(self, grid: Grid, tokens: TokenShards, shard: int) -> Tensor:
@@ -94,9 +66,8 @@ class VideoPatches:
 
     def unpatchify(self, out_BNP: Tensor, grid: Grid) -> Tensor:
         """Map (B, N, C * deep * p * p) with the channel outermost to (B, F, C, H, W)."""
-        p = self._config.patch_size
-        x = out_BNP.unflatten(2, (-1, self._deep, p, p)).unflatten(1, grid)  # (B, t, h, w, C, deep, p, p)
-        return x.permute(0, 1, 5, 4, 2, 6, 3, 7).flatten(6).flatten(4, 5).flatten(1, 2).contiguous()
+        patches_BNCP = out_BNP.unflatten(2, (self._config.out_channels, -1))
+        return super().unpatchify(patches_BNCP.transpose(2, 3).flatten(2), grid).transpose(1, 2).contiguous()
 
 
 def sequences_of(device: Device, config: CogVideoXConfig, grid: Grid, text: int) -> Sequences:
@@ -139,16 +110,3 @@ def _stretched(grid: tuple[int, int], sample: tuple[int, int], patch: int) -> tu
         stop = start + part
         positions.append(torch.linspace(start, stop * (n - 1) / n, n, dtype=torch.float32).double())
     return positions[0], positions[1]
-
-
-class TimeEmbedding:
-    """The time step through two linears, replicated on every device; or ``ofs``, which 1.5 adds to it."""
-
-    def __init__(self, weights: Weights, config: CogVideoXConfig, ofs: bool = False) -> None:
-        wide = config.time_embed_dim
-        name, self._features = ("ofs_embedding", wide) if ofs else ("time_embedding", config.features)
-        self._linears = TwoLinears(weights, name, in_features=self._features, features=wide)
-
-    def __call__(self, timestep_B: Tensor, dtype: torch.dtype) -> Tensor:
-        """Map (B,) in 0..1000 to (B, time_embed_dim)."""
-        return self._linears(timestep_embedding(timestep_B, self._features).to(dtype))

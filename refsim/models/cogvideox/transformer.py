@@ -16,12 +16,13 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.blocks.stack import BoundBlock, bind, build_block
 from refsim.files.checkpoint import Weights
+from refsim.layers.embeddings import TimestepEmbedding
 from refsim.layers.linear import ColParallelLinear, Linear
 from refsim.layers.norm import LayerNorm
-from refsim.models.cogvideox.block import build_block
 from refsim.models.cogvideox.config import CogVideoXConfig
-from refsim.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, sequences_of
+from refsim.models.cogvideox.embeddings import CogVideoXPatches, sequences_of
 from refsim.models.cogvideox.spec import CLASS_NAME
 from refsim.models.inputs import BATCH, Dims
 from refsim.parallel.sequence import gather_tokens
@@ -36,12 +37,15 @@ class CogVideoXTransformer:
         self._device = device
         self._config = config
         d = config.features
-        self._patches = VideoPatches(weights, device, config)
+        self._patches = CogVideoXPatches(weights, device, config)
         self._text = ColParallelLinear(
             weights, device, "patch_embed.text_proj", in_features=config.text_embed_dim, out_features=d
         )
-        self._time = TimeEmbedding(weights, config)
-        self._ofs = None if config.ofs_embed_dim is None else TimeEmbedding(weights, config, ofs=True)
+        wide = config.time_embed_dim
+        self._time = TimestepEmbedding(weights, "time_embedding", features=wide, width=d)
+        self._ofs = None
+        if config.ofs_embed_dim is not None:
+            self._ofs = TimestepEmbedding(weights, "ofs_embedding", features=wide, width=wide)
         self._blocks = [build_block(weights, device, config, i) for i in range(config.num_layers)]
         self._norm_final, self._norm_out = (
             LayerNorm(device, features=d, eps=config.norm_eps, affine=(weights, name))
@@ -64,21 +68,20 @@ class CogVideoXTransformer:
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Raise ``UserError`` if the latent does not fit the patches."""
-        self._patches.grid(shapes["hidden_states"][1:])
+        self._patches.grid(_size(shapes["hidden_states"]))
 
     def __call__(
         self, *, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor, ofs: Tensor | None = None
     ) -> Tensor:
         """Map (B, F, C, H, W), (B, L, text), (B,), (1,) on all devices to (B, F, C, H, W), replicated over sp, tp."""
-        sp = self._device.groups["sp"]
-        grid = self._patches.grid(hidden_states.shape[1:])
+        grid = self._patches.grid(_size(hidden_states.shape))
         sequences = sequences_of(self._device, self._config, grid, encoder_hidden_states.shape[1])
         with self._device.module("time_embedding"):
             time = self._time(timestep, hidden_states.dtype)
             if self._ofs is not None and ofs is not None:
                 time = time + self._ofs(ofs, hidden_states.dtype)
             silu_time = F.silu(time)
-        video = self._patches(hidden_states, sequences.tokens, sp.index)
+        video = self._patches(hidden_states, sequences.tokens)
         text = self._text(sequences.place_prompt(self._device, encoder_hidden_states))
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
@@ -94,3 +97,18 @@ class CogVideoXTransformer:
         with self._device.module("proj_out"):
             out_BNP = gather_tokens(self._device, gathered.with_local(self._proj_out(x)), sequences.tokens, dim=1).local
             return self._patches.unpatchify(out_BNP, grid)
+
+
+def _size(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return (frames, height, width) of a latent (B, F, C, H, W)."""
+    _, frames, _, height, width = shape
+    return frames, height, width
+
+
+def bind_block(
+    weights: Weights, device: Device, config: CogVideoXConfig, index: int, inputs: dict[str, Tensor]
+) -> BoundBlock:
+    """Return block ``index`` for the video whose patches ``grid`` (deep, high, wide) counts."""
+    frames, rows, columns = inputs["grid"].tolist()
+    sequences = sequences_of(device, config, (frames, rows, columns), inputs["prompt"].shape[1])
+    return bind(weights, device, config, index, sequences)

@@ -11,10 +11,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.blocks.stack import BlockStack, BoundBlock, bind
 from refsim.files.checkpoint import Weights
 from refsim.layers.linear import ColParallelLinear
-from refsim.layers.modulation import ModulatedOutput
-from refsim.models.flux1.block import build_block
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.embeddings import Conditioning, sequences_of
 from refsim.models.flux1.spec import CLASS_NAME
@@ -22,8 +21,6 @@ from refsim.models.inputs import BATCH, Dims
 from refsim.parallel.sequence import cut_tokens
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor
-
-_EPS = 1e-6
 
 
 class FluxTransformer:
@@ -41,10 +38,7 @@ class FluxTransformer:
             ColParallelLinear(weights, device, name, in_features=size, out_features=d)
             for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
         )
-        count = config.num_layers + config.num_single_layers
-        self._blocks = [build_block(weights, device, config, i) for i in range(count)]
-        channels = config.patch_size**2 * config.out_channels
-        self._out = ModulatedOutput(weights, device, features=d, out_features=channels, eps=_EPS)
+        self._blocks = BlockStack(weights, device, config)
         weights.finish(CLASS_NAME)
 
     @staticmethod
@@ -80,9 +74,12 @@ class FluxTransformer:
         spatial = cut_tokens(self._device, MeshTensor(hidden_states), sequences.tokens, dim=1)
         spatial = self._x_embedder(spatial)
         prompt = self._context_embedder(sequences.place_prompt(self._device, encoder_hidden_states))
-        for index, block in enumerate(self._blocks):
-            self._device.stage(block=index)
-            before = spatial, prompt
-            spatial, prompt = block(spatial, prompt, silu_time, sequences=sequences)
-            self._device.observe_added(self._config.block_name(index), before, (spatial, prompt))
-        return self._out(spatial, silu_time, sequences.tokens).contiguous()
+        return self._blocks(spatial, prompt, silu_time, sequences).contiguous()
+
+
+def bind_block(
+    weights: Weights, device: Device, config: FluxConfig, index: int, inputs: dict[str, Tensor]
+) -> BoundBlock:
+    """Return block ``index`` for positions ``img_ids`` and ``txt_ids``."""
+    sequences = sequences_of(device, config, inputs["img_ids"], inputs["txt_ids"])
+    return bind(weights, device, config, index, sequences)

@@ -7,15 +7,11 @@ time step --linear--> chunks of the image   --.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 from torch import Tensor
 
+from refsim.blocks.stack import BoundBlock, bind
 from refsim.files.checkpoint import Weights
 from refsim.layers.modulation import Modulation
-from refsim.models.flux1.block import build_block
 from refsim.models.flux1.embeddings import sequences_of
 from refsim.models.flux2.config import Flux2Config
 from refsim.runtime.device import Device
@@ -40,9 +36,9 @@ class Modulations:
 
 def bind_block(
     weights: Weights, device: Device, config: Flux2Config, index: int, inputs: dict[str, Tensor]
-) -> Callable[..., Any]:
+) -> BoundBlock:
     """Block ``index``, single ones counted on from the double ones, for the positions ``img_ids`` and ``txt_ids``."""
     sequences = sequences_of(device, config, inputs["img_ids"], inputs["txt_ids"])
     modulations = Modulations(weights, device, config)
-    block = partial(build_block(weights, device, config, index), sequences=sequences)
+    block = bind(weights, device, config, index, sequences)
     return lambda spatial, prompt, time_BD: block(spatial, prompt, modulations(time_BD))

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from refsim.base.errors import UserError
-from refsim.base.schema import Count, Flag, Positive, Size, read
+from refsim.base.schema import Count, Flag, Positive, Size
 from refsim.blocks.shape import PROMPT_NAMES, DoubleStreamShape, ModulationShape, SingleStreamShape, StreamShape, chunks
+from refsim.models.flux1.config import FluxBlocks
 
 
 @dataclass(frozen=True)
-class Flux2Config:
+class Flux2Config(FluxBlocks):
     """Keys and defaults of diffusers' config.json, those of dev: 8 double and 48 single blocks of 48 heads of 128.
 
     Klein has fewer and no ``guidance_embeds``. ``rope_theta`` and ``eps`` are numbers of the positions and the norms.
@@ -33,18 +34,9 @@ class Flux2Config:
     guidance_embeds: Flag = True
 
     @property
-    def features(self) -> int:
-        return self.num_attention_heads * self.attention_head_dim
-
-    @property
     def mlp_features(self) -> int:
         """Hidden features of a feed-forward, and of a single block's MLP."""
         return int(self.features * self.mlp_ratio)
-
-    def block_name(self, index: int) -> str:
-        """Return what the names of a block's weights begin with, without the dot; ``index`` in the order they run."""
-        single = index - self.num_layers
-        return f"transformer_blocks.{index}" if single < 0 else f"single_transformer_blocks.{single}"
 
     def _block(self) -> dict[str, Any]:
         """Return what both kinds of block have."""
@@ -86,24 +78,13 @@ class Flux2Config:
             norm_name="norm",
             packed="attn.to_qkv_mlp_proj",
             out="attn.to_out",
+            joined=True,
             **self._block(),
         )
 
-    @classmethod
-    def from_dict(cls, config: dict[str, Any]) -> Flux2Config:
-        """From a parsed config.json; ``UserError`` for a value this model cannot have."""
-        if config.get("out_channels") is None:
-            config = config | {"out_channels": config.get("in_channels", cls.in_channels)}
-        result = read(cls, config)
-        if not result.num_layers + result.num_single_layers:
-            raise UserError("config.json has no blocks; num_layers or num_single_layers must be above 0.")
-        if not result.mlp_features:
-            raise UserError(f"config.json has mlp_ratio = {result.mlp_ratio}, which leaves the MLP no features.")
-        if result.timestep_guidance_channels % 2:
+    def check(self) -> None:
+        super().check()
+        if not self.mlp_features:
+            raise UserError(f"config.json has mlp_ratio = {self.mlp_ratio}, which leaves the MLP no features.")
+        if self.timestep_guidance_channels % 2:
             raise UserError("config.json has an odd timestep_guidance_channels; they are cosines and as many sines.")
-        if sum(result.axes_dims_rope) != result.attention_head_dim or any(n % 2 for n in result.axes_dims_rope):
-            raise UserError(
-                f"config.json has axes_dims_rope = {list(result.axes_dims_rope)}; even numbers are needed that add up "
-                f"to attention_head_dim, which is {result.attention_head_dim}."
-            )
-        return result

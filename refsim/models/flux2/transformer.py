@@ -12,11 +12,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.blocks.stack import BlockStack
 from refsim.files.checkpoint import Weights
-from refsim.layers.embeddings import TwoLinears, timestep_embedding
+from refsim.layers.embeddings import TimestepEmbedding
 from refsim.layers.linear import ColParallelLinear
-from refsim.layers.modulation import ModulatedOutput
-from refsim.models.flux1.block import build_block
 from refsim.models.flux1.embeddings import sequences_of
 from refsim.models.flux2.block import Modulations
 from refsim.models.flux2.config import Flux2Config
@@ -40,17 +39,14 @@ class Flux2Transformer:
         self._config = config
         d = config.features
         embedders = ("timestep_embedder", *["guidance_embedder"] * config.guidance_embeds)
-        wide = {"in_features": config.timestep_guidance_channels, "features": d, "bias": False}
-        self._embedders = [TwoLinears(weights, f"time_guidance_embed.{name}", **wide) for name in embedders]
+        sizes = {"width": config.timestep_guidance_channels, "features": d, "bias": False}
+        self._embedders = [TimestepEmbedding(weights, f"time_guidance_embed.{name}", **sizes) for name in embedders]
         self._modulations = Modulations(weights, device, config)
         self._x_embedder, self._context_embedder = (
             ColParallelLinear(weights, device, name, in_features=size, out_features=d, bias=False)
             for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
         )
-        count = config.num_layers + config.num_single_layers
-        self._blocks = [build_block(weights, device, config, i) for i in range(count)]
-        channels = config.patch_size**2 * config.out_channels
-        self._out = ModulatedOutput(weights, device, features=d, out_features=channels, eps=config.eps, bias=False)
+        self._blocks = BlockStack(weights, device, config, eps=config.eps, bias=False)
         weights.finish(CLASS_NAME)
 
     @staticmethod
@@ -85,25 +81,10 @@ class Flux2Transformer:
         spatial = self._x_embedder(spatial)
         prompt = self._context_embedder(sequences.place_prompt(self._device, encoder_hidden_states))
         chunks = self._modulations(silu_time)
-        for index, block in enumerate(self._blocks):
-            self._device.stage(block=index)
-            before = spatial, prompt
-            spatial, prompt = block(spatial, prompt, chunks, sequences=sequences)
-            self._observe(index, before, (spatial, prompt))
-        return self._out(spatial, silu_time, sequences.tokens).contiguous()
+        return self._blocks(spatial, prompt, chunks, sequences, last=silu_time).contiguous()
 
     def _conditioning(self, timestep_B: Tensor, guidance_B: Tensor | None, like: Tensor) -> Tensor:
         """Time step in 0..1, guidance as a scale such as 4.0 -> (B, D), their embeddings summed."""
         numbers = (timestep_B, guidance_B)[: len(self._embedders)]
-        width = self._config.timestep_guidance_channels
-        rows = [timestep_embedding(x * _TRAIN_TIMESTEPS, width).to(like.dtype) for x in numbers]
-        return sum(embed(row) for embed, row in zip(self._embedders, rows, strict=True))
-
-    def _observe(self, index: int, before: tuple[MeshTensor, ...], after: tuple[MeshTensor, ...]) -> None:
-        """Observe what a block added; diffusers' single blocks have one stream, here it is called twice."""
-        name = self._config.block_name(index)
-        if index < self._config.num_layers:
-            self._device.observe_added(name, before, after)
-        else:
-            for old, new in zip(before, after, strict=True):
-                self._device.observe_added(name, (old,), (new,))
+        parts = zip(self._embedders, numbers, strict=True)
+        return sum(embed(x * _TRAIN_TIMESTEPS, like.dtype) for embed, x in parts)

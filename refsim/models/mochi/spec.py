@@ -9,14 +9,11 @@ from refsim.models.spec import ModelSpec, Published, TtDit
 
 CLASS_NAME = "MochiTransformer3DModel"
 
-
 SPEC = ModelSpec.of_folder(
     "mochi",
     model="transformer:MochiTransformer",
     config="MochiConfig",
     pipeline="mochi:MochiPipeline",
-    block="refsim.models.mochi.transformer:bind_block",
-    ttnn_block="tt_impl.models.mochi.transformer:bind_block",
     class_names=(CLASS_NAME,),
     kind="transformer",
     figures="refsim.models.mochi.figures:FIGURES",

@@ -9,29 +9,20 @@ Counterpart: diffusers' ``MochiTransformer3DModel``.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refsim.blocks.double import DoubleStreamBlock
-from refsim.blocks.sequences import Sequences
+from refsim.blocks.stack import BlockStack, BoundBlock, bind
 from refsim.files.checkpoint import Weights
+from refsim.layers.embeddings import VideoPatches
 from refsim.layers.linear import ColParallelLinear
-from refsim.layers.modulation import ModulatedOutput
 from refsim.models.inputs import BATCH, Dims
 from refsim.models.mochi.config import MochiConfig
-from refsim.models.mochi.embeddings import Conditioning, Grid, VideoPatches, learned_rotary
+from refsim.models.mochi.embeddings import Conditioning, sequences_of
 from refsim.models.mochi.spec import CLASS_NAME
 from refsim.models.spec import PROMPT
 from refsim.runtime.device import Device
-
-_EPS = 1e-6
 
 
 class MochiTransformer:
@@ -39,23 +30,17 @@ class MochiTransformer:
 
     def __init__(self, weights: Weights, device: Device, config: MochiConfig) -> None:
         self._device = device
-        self._config = config
-        d = config.features
-        self._patches = VideoPatches(weights, device, config)
-        self._frequencies_3HP = weights.take(
-            "pos_frequencies", (3, config.num_attention_heads, config.attention_head_dim // 2)
+        p = config.patch_size
+        kernel = (config.in_channels, p, p)
+        self._patches = VideoPatches(
+            weights, device, "patch_embed.proj", patch=(1, p, p), in_features=kernel, features=config.features
         )
+        pairs = config.attention_head_dim // 2
+        self._frequencies_3HP = weights.take("pos_frequencies", (3, config.num_attention_heads, pairs))
         self._conditioning = Conditioning(weights, config)
-        self._caption = ColParallelLinear(
-            weights,
-            device,
-            "time_embed.caption_proj",
-            in_features=config.text_embed_dim,
-            out_features=config.pooled_projection_dim,
-        )
-        self._blocks = [_block(weights, device, config, i) for i in range(config.num_layers)]
-        channels = config.patch_size**2 * config.out_channels
-        self._out = ModulatedOutput(weights, device, features=d, out_features=channels, eps=_EPS)
+        sizes = {"in_features": config.text_embed_dim, "out_features": config.pooled_projection_dim}
+        self._caption = ColParallelLinear(weights, device, "time_embed.caption_proj", **sizes)
+        self._blocks = BlockStack(weights, device, config)
         weights.finish(CLASS_NAME)
 
     @staticmethod
@@ -70,7 +55,7 @@ class MochiTransformer:
 
     def check_inputs(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Raise ``UserError`` if the latent does not fit the patches."""
-        self._config.grid(shapes["hidden_states"][2:])
+        self._patches.grid(shapes["hidden_states"][2:])
 
     def __call__(
         self,
@@ -82,37 +67,21 @@ class MochiTransformer:
     ) -> Tensor:
         """Map (B, C, T, H, W), (B, L, text), (B,) and which of the L tokens are valid, (B, L), on all devices to
         (B, C, T, H, W), replicated over sp and tp."""
-        grid = self._config.grid(tuple(hidden_states.shape[2:]))
+        grid = self._patches.grid(tuple(hidden_states.shape[2:]))
         mask = encoder_attention_mask.bool()
-        sequences = _sequences(self._device, self._frequencies_3HP, grid, mask)
+        sequences = sequences_of(self._device, self._frequencies_3HP, grid, mask)
         with self._device.module("time_embed"):
             silu_time = F.silu(self._conditioning(timestep, encoder_hidden_states, mask))
-        spatial = self._patches(hidden_states, grid, sequences.tokens)
+        spatial = self._patches(hidden_states, sequences.tokens)
         prompt = self._caption(sequences.place_prompt(self._device, encoder_hidden_states))
-        for index, block in enumerate(self._blocks):
-            self._device.stage(block=index)
-            before = spatial, prompt
-            spatial, prompt = block(spatial, prompt, silu_time, sequences=sequences)
-            self._device.observe_added(f"transformer_blocks.{index}", before, (spatial, prompt))
-        return self._patches.unpatchify(self._out(spatial, silu_time, sequences.tokens), grid)
-
-
-def _block(weights: Weights, device: Device, config: MochiConfig, index: int) -> DoubleStreamBlock:
-    return DoubleStreamBlock(weights, device, config.block(index), f"transformer_blocks.{index}")
-
-
-def _sequences(device: Device, frequencies_3HP: Tensor, grid: Grid, mask_BL: Tensor) -> Sequences:
-    """Return how a video of ``grid`` and prompts with this mask are cut, and how the video's heads are turned."""
-    sequences = Sequences.of(device, math.prod(grid), mask_BL.shape[1])
-    rotary = learned_rotary(device, frequencies_3HP, grid, sequences.tokens)
-    return replace(sequences, rotary=rotary, prompt_mask=mask_BL)
+        return self._patches.unpatchify(self._blocks(spatial, prompt, silu_time, sequences), grid)
 
 
 def bind_block(
     weights: Weights, device: Device, config: MochiConfig, index: int, inputs: dict[str, Tensor]
-) -> Callable[..., Any]:
+) -> BoundBlock:
     """Return block ``index`` for the video whose patches ``grid`` counts, and a prompt that is valid as a whole."""
     frames, rows, columns = inputs["grid"].tolist()
     mask = torch.ones(inputs["prompt"].shape[:2], dtype=torch.bool)
-    sequences = _sequences(device, inputs["pos_frequencies"], (frames, rows, columns), mask)
-    return partial(_block(weights, device, config, index), sequences=sequences)
+    sequences = sequences_of(device, inputs["pos_frequencies"], (frames, rows, columns), mask)
+    return bind(weights, device, config, index, sequences)

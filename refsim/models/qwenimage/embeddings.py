@@ -18,9 +18,8 @@ from torch import Tensor
 
 from refsim.base.errors import UserError
 from refsim.blocks.sequences import Sequences
-from refsim.layers.rope import Rotary, text_rotary
+from refsim.layers.rope import text_angles
 from refsim.models.qwenimage.config import QwenImageConfig
-from refsim.parallel.sequence import TokenShards
 from refsim.runtime.device import Device
 
 _THETA = 10000.0
@@ -57,23 +56,13 @@ def sequences_of(
             f"img_shapes is {sizes}, {sum(map(prod, sizes))} tokens in all, but hidden_states has {tokens}; give "
             "(frames, rows, columns) of tokens of every image, the target's first."
         )
-    sequences = Sequences.of(device, tokens, mask_BL.shape[1])
     places_N3, numbers_N, first = image_positions(sizes)
     text_L3 = (first + torch.arange(mask_BL.shape[1]))[:, None].expand(-1, _SHAPE)
-    index = device.groups["sp"].index
-    picks_1N = (numbers_N > 0).long()[None]
-    return replace(
-        sequences,
-        rotary=_tables(config, places_N3, sequences.tokens, index),
-        prompt_rotary=_tables(config, text_L3, sequences.prompt_tokens, index),
-        prompt_mask=mask_BL.bool(),
-        modulate_index=sequences.tokens.cut(picks_1N, index, dim=1) if config.zero_cond_t else None,
-    )
 
+    def angles(places_N3: Tensor) -> Tensor:  # in fp32, as diffusers computes them
+        axes = zip(places_N3.unbind(-1), config.axes_dims_rope, strict=True)
+        return torch.cat([text_angles(*axis, _THETA) for axis in axes], -1)
 
-def _tables(config: QwenImageConfig, places_N3: Tensor, shards: TokenShards | None, index: int) -> Rotary:
-    """Return (cos, sin) of this device's tokens, each (rows, E / 2); angles in fp32, as diffusers computes them."""
-    mine = places_N3 if shards is None else shards.cut(places_N3, index, dim=0)
-    axes = zip(mine.unbind(-1), config.axes_dims_rope, strict=True)
-    cos, sin = (torch.cat(parts, -1) for parts in zip(*(text_rotary(*axis, _THETA) for axis in axes), strict=True))
-    return cos, sin
+    sequences = Sequences.of(device, tokens, mask_BL.shape[1]).turned(device, places_N3, text_L3, angles)
+    picks_1N = sequences.tokens.cut((numbers_N > 0).long()[None], device.groups["sp"].index, dim=1)
+    return replace(sequences, prompt_mask=mask_BL.bool(), modulate_index=picks_1N if config.zero_cond_t else None)

@@ -12,13 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from refsim.blocks.stack import BlockStack, BoundBlock, bind
 from refsim.files.checkpoint import Weights
-from refsim.layers.embeddings import TimeTextEmbedding, TwoLinears, timestep_embedding
+from refsim.layers.embeddings import TimestepEmbedding
 from refsim.layers.linear import ColParallelLinear
-from refsim.layers.modulation import ModulatedOutput
 from refsim.layers.norm import RMSNorm
 from refsim.models.inputs import BATCH, Dims
-from refsim.models.qwenimage.block import build_block
 from refsim.models.qwenimage.config import QwenImageConfig
 from refsim.models.qwenimage.embeddings import sequences_of
 from refsim.models.qwenimage.spec import CLASS_NAME
@@ -39,15 +38,13 @@ class QwenImageTransformer:
         d = config.features
         text = config.joint_attention_dim
         time = "time_text_embed.timestep_embedder"
-        self._time = TwoLinears(weights, time, in_features=TimeTextEmbedding.TIME_FEATURES, features=d)
+        self._time = TimestepEmbedding(weights, time, features=d, scale=_TRAIN_TIMESTEPS)
         self._txt_norm = RMSNorm(weights, device, "txt_norm", features=text, eps=_EPS)
         self._img_in, self._txt_in = (
             ColParallelLinear(weights, device, name, in_features=size, out_features=d)
             for name, size in (("img_in", config.in_channels), ("txt_in", text))
         )
-        self._blocks = [build_block(weights, device, config, i) for i in range(config.num_layers)]
-        channels = config.patch_size**2 * config.out_channels
-        self._out = ModulatedOutput(weights, device, features=d, out_features=channels, eps=_EPS)
+        self._blocks = BlockStack(weights, device, config)
         weights.finish(CLASS_NAME)
 
     @staticmethod
@@ -81,17 +78,21 @@ class QwenImageTransformer:
         prompt = sequences.place_prompt(self._device, encoder_hidden_states)
         spatial = self._img_in(spatial)
         prompt = self._txt_in(self._txt_norm.of_rows(prompt))
-        for index, block in enumerate(self._blocks):
-            self._device.stage(block=index)
-            before = spatial, prompt
-            spatial, prompt = block(spatial, prompt, silu_time, sequences=sequences)
-            self._device.observe_added(f"transformer_blocks.{index}", before, (spatial, prompt))
         last = silu_time[:, 0] if self._config.zero_cond_t else silu_time
-        return self._out(spatial, last, sequences.tokens).contiguous()
+        return self._blocks(spatial, prompt, silu_time, sequences, last=last).contiguous()
 
     def _embedded(self, timestep_B: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the time step's vector (B, D); with ``zero_cond_t`` (B, 2, D), behind it that of time step 0."""
         if self._config.zero_cond_t:
             timestep_B = torch.stack([timestep_B, timestep_B * 0], -1)
-        sinusoids = timestep_embedding(timestep_B, TimeTextEmbedding.TIME_FEATURES, scale=_TRAIN_TIMESTEPS)
-        return self._time(sinusoids.to(dtype))
+        return self._time(timestep_B, dtype)
+
+
+def bind_block(
+    weights: Weights, device: Device, config: QwenImageConfig, index: int, inputs: dict[str, Tensor]
+) -> BoundBlock:
+    """Return block ``index`` for pictures of ``img_shapes`` and the prompt's ``encoder_hidden_states_mask``."""
+    images_M3 = inputs["img_shapes"]
+    tokens = int(images_M3.prod(-1).sum())
+    sequences = sequences_of(device, config, images_M3, tokens, inputs["encoder_hidden_states_mask"])
+    return bind(weights, device, config, index, sequences)

@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 from refsim.base.errors import UserError
 from refsim.base.schema import Count, Size, read
+from refsim.blocks.config import BlocksConfig
 from refsim.blocks.shape import PROMPT_NAMES, DoubleStreamShape, ModulationShape, StreamShape, chunks
 
 
 @dataclass(frozen=True)
-class SD35Config:
+class SD35Config(BlocksConfig):
     """Keys and defaults of diffusers' config.json (medium: 24 layers of 24 heads, large: 38 layers of 38 heads)."""
 
     sample_size: Size = 128
@@ -27,10 +28,6 @@ class SD35Config:
     pos_embed_max_size: Size = 96
     dual_attention_layers: tuple[Count, ...] = ()
     qk_norm: Literal["rms_norm", None] = None
-
-    @property
-    def features(self) -> int:
-        return self.num_attention_heads * self.attention_head_dim
 
     def block(self, index: int) -> DoubleStreamShape:
         """Return what block ``index`` is made of: Medium's first ones have a second attention."""

@@ -12,17 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refsim.blocks.sequences import Sequences
+from refsim.blocks.stack import BlockStack, BoundBlock, bind
 from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import PatchEmbed, TimeTextEmbedding
 from refsim.layers.linear import ColParallelLinear
-from refsim.layers.modulation import ModulatedOutput
 from refsim.models.inputs import BATCH, Dims
-from refsim.models.sd35.block import build_block
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.spec import CLASS_NAME
 from refsim.runtime.device import Device
-
-_EPS = 1e-6
 
 
 class SD35Transformer:
@@ -48,9 +45,7 @@ class SD35Transformer:
         self._context_embedder = ColParallelLinear(
             weights, device, "context_embedder", in_features=config.joint_attention_dim, out_features=d
         )
-        self._blocks = [build_block(weights, device, config, i) for i in range(config.num_layers)]
-        channels = p * p * config.out_channels
-        self._out = ModulatedOutput(weights, device, features=d, out_features=channels, eps=_EPS)
+        self._blocks = BlockStack(weights, device, config)
         weights.finish(CLASS_NAME)
 
     @staticmethod
@@ -78,14 +73,7 @@ class SD35Transformer:
             silu_time = F.silu(self._time_text(timestep, pooled_projections))
         spatial = self._patch_embed(hidden_states, sequences.tokens, sp.index)
         prompt = self._context_embedder(sequences.place_prompt(self._device, encoder_hidden_states))
-
-        for index, block in enumerate(self._blocks):
-            self._device.stage(block=index)
-            before = spatial, prompt
-            spatial, prompt = block(spatial, prompt, silu_time, sequences=sequences)
-            self._device.observe_added(f"transformer_blocks.{index}", before, (spatial, prompt))
-
-        return self.unpatchify(self._out(spatial, silu_time, sequences.tokens), rows, columns)
+        return self.unpatchify(self._blocks(spatial, prompt, silu_time, sequences), rows, columns)
 
     def unpatchify(self, out_BNP: Tensor, rows: int, columns: int) -> Tensor:
         """Map (B, N, p * p * C) with the channel innermost to (B, C, H, W)."""
@@ -93,3 +81,11 @@ class SD35Transformer:
         c = self._config.out_channels
         x = out_BNP.unflatten(1, (rows, columns)).unflatten(3, (p, p, c))
         return x.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3).contiguous()
+
+
+def bind_block(
+    weights: Weights, device: Device, config: SD35Config, index: int, inputs: dict[str, Tensor]
+) -> BoundBlock:
+    """Return block ``index`` for streams of as many tokens as ``inputs`` have."""
+    sequences = Sequences.of(device, inputs["spatial"].shape[1], inputs["prompt"].shape[1])
+    return bind(weights, device, config, index, sequences)

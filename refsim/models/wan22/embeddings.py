@@ -8,62 +8,34 @@ from torch import Tensor
 
 from refsim.base.errors import UserError
 from refsim.files.checkpoint import Weights
-from refsim.layers.embeddings import TwoLinears, timestep_embedding
+from refsim.layers.embeddings import Grid, TwoLinears, VideoPatches, timestep_embedding
 from refsim.layers.linear import ColParallelLinear, RowParallelLinear
 from refsim.layers.modulation import Modulation
 from refsim.layers.norm import DistributedLayerNorm, LayerNorm
 from refsim.layers.rope import rotary_angles, token_positions
 from refsim.models.wan22.config import WanConfig
-from refsim.parallel.sequence import TokenShards, cut_tokens
+from refsim.parallel.sequence import TokenShards
 from refsim.parallel.tensor import gather_features
 from refsim.runtime.device import Device, in_module
 from refsim.runtime.tensor import MeshTensor
 
-Grid = tuple[int, int, int]
 
-
-class VideoPatches:
-    """The convolution over patches as a column-parallel linear on this member's tokens, and the way back."""
+class WanPatches(VideoPatches):
+    """Patches of a video that has no more along a side than the model knows positions."""
 
     def __init__(self, weights: Weights, device: Device, config: WanConfig) -> None:
-        self._device = device
-        self._config = config
-        channels = config.in_channels
-        patch = config.patch_size
-        self._proj = ColParallelLinear(
-            weights, device, "patch_embedding", in_features=(channels, *patch), out_features=config.features
-        )
+        sizes = {"in_features": (config.in_channels, *config.patch_size), "features": config.features}
+        super().__init__(weights, device, "patch_embedding", patch=config.patch_size, **sizes)
+        self._most = config.rope_max_seq_len
 
     def grid(self, size: tuple[int, ...]) -> Grid:
-        """Return the patches (frames, rows, columns) of a latent of ``size``; ``UserError`` if it does not fit."""
-        patch = self._config.patch_size
-        text = "x".join(map(str, size))
-        if any(n % p for n, p in zip(size, patch, strict=True)):
+        grid = super().grid(size)
+        if max(grid) > self._most:
             raise UserError(
-                f"a latent of {text} (frames, height, width) does not divide into "
-                f"{'x'.join(map(str, patch))} patches; pad or crop it."
-            )
-        grid = tuple(n // p for n, p in zip(size, patch, strict=True))
-        if max(grid) > self._config.rope_max_seq_len:
-            raise UserError(
-                f"a latent of {text} needs {max(grid)} positions along one side but the checkpoint has "
-                f"rope_max_seq_len {self._config.rope_max_seq_len}; use a smaller one."
+                f"a latent of {'x'.join(map(str, size))} (frames, height, width) needs {max(grid)} positions along one "
+                f"side but the checkpoint has rope_max_seq_len {self._most}; use a smaller one."
             )
         return grid
-
-    def __call__(self, latent_BCTHW: Tensor, tokens: TokenShards, shard: int) -> MeshTensor:
-        """Map latent on the host to (B, local N, local D), sp=Shard(1), tp=Shard(-1)."""
-        t, h, w = self.grid(latent_BCTHW.shape[2:])
-        pt, ph, pw = self._config.patch_size
-        x = latent_BCTHW.unflatten(4, (w, pw)).unflatten(3, (h, ph)).unflatten(2, (t, pt))
-        patches_BNP = x.permute(0, 2, 4, 6, 1, 3, 5, 7).flatten(4).flatten(1, 3)
-        return self._proj(cut_tokens(self._device, MeshTensor(patches_BNP), tokens, dim=1))
-
-    def unpatchify(self, out_BNP: Tensor, grid: Grid) -> Tensor:
-        """Map (B, N, pt * ph * pw * C) with the channel innermost to (B, C, T, H, W)."""
-        x = out_BNP.unflatten(2, (*self._config.patch_size, self._config.out_channels)).unflatten(1, grid)
-        x = x.permute(0, 7, 1, 4, 2, 5, 3, 6)
-        return x.flatten(6).flatten(4, 5).flatten(2, 3).contiguous()
 
 
 def rotary_tables(config: WanConfig, grid: Grid, tokens: TokenShards, shard: int) -> tuple[Tensor, Tensor]:

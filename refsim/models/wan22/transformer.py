@@ -25,7 +25,7 @@ from refsim.models.inputs import BATCH, Dims
 from refsim.models.spec import PROMPT
 from refsim.models.wan22.block import WanBlock
 from refsim.models.wan22.config import WanConfig
-from refsim.models.wan22.embeddings import ConditionEmbedder, ImageEmbedder, VideoPatches, rotary_tables
+from refsim.models.wan22.embeddings import ConditionEmbedder, ImageEmbedder, WanPatches, rotary_tables
 from refsim.models.wan22.spec import CLASS_NAME
 from refsim.parallel.sequence import TokenShards, cut_tokens, gather_tokens
 from refsim.parallel.tensor import gather_features
@@ -48,7 +48,7 @@ class WanTransformer:
         self._device = device
         self._config = config
         d = config.features
-        self._patches = VideoPatches(weights, device, config)
+        self._patches = WanPatches(weights, device, config)
         self._condition = ConditionEmbedder(weights, device, config)
         self._image = None
         if config.image_dim is not None:
@@ -107,7 +107,7 @@ class WanTransformer:
             image = None
         if self._image is not None and encoder_hidden_states_image is not None:
             image = self._image(encoder_hidden_states_image)
-        spatial = self._patches(hidden_states, tokens, sp.index)
+        spatial = self._patches(hidden_states, tokens)
         for index, block in enumerate(self._blocks):
             self._device.stage(block=index)
             before = spatial

@@ -6,13 +6,13 @@ import torch
 import torch.nn.functional as F
 
 from refsim.blocks.sequences import Sequences
+from refsim.blocks.stack import build_block
 from refsim.files.checkpoint import Checkpoint, Weights
 from refsim.layers.attention import StreamQKV
 from refsim.layers.linear import AttentionSizes, ColParallelLinear, ColParallelQKV
 from refsim.layers.modulation import Modulation
 from refsim.layers.norm import DistributedLayerNorm
 from refsim.models.registry import load_model
-from refsim.models.sd35.block import build_block
 from refsim.models.sd35.config import SD35Config
 from refsim.parallel.padding import padded_features, padded_heads
 from refsim.parallel.sequence import TokenShards

@@ -10,9 +10,9 @@ from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.blocks.single import AttentionAndMLPOut
 from refsim.files.checkpoint import Checkpoint, Weights
-from refsim.models.flux1.block import bind_block
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.spec import SPEC
+from refsim.models.flux1.transformer import bind_block
 from refsim.runtime.device import Device
 from tests.refsim.helpers import relative_rmse
 from tests.refsim.tiny.flux1 import CONFIG, make_inputs, make_model, save

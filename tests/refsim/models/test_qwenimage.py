@@ -50,7 +50,7 @@ def test_equals_diffusers(tiny, name, images, mesh, parallel, options):
     ("changes", "word"),
     [
         ({"axes_dims_rope": (4, 6, 8)}, "add up to attention_head_dim"),
-        ({"axes_dims_rope": (8, 8)}, "three even numbers"),
+        ({"axes_dims_rope": (8, 8)}, "a list of 3"),
         ({"use_layer3d_rope": True}, "Layered"),
         ({"num_attention_heads": 0}, "whole number above 0"),
         ({"zero_cond_t": "yes"}, "zero_cond_t"),

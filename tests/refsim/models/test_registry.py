@@ -84,7 +84,7 @@ def test_what_follows_from_a_folders_name_and_what_a_spec_says_instead():
     given = {"class_names": ("Toy",), "kind": "transformer", "model": "transformer:Toy", "config": "ToyConfig"}
     spec = ModelSpec.of_folder("toy", **given, pipeline="toys:ToyPipeline", ttnn_block="elsewhere:bind")
     assert (spec.model, spec.config) == ("refsim.models.toy.transformer:Toy", "refsim.models.toy.config:ToyConfig")
-    assert (spec.ttnn, spec.block) == ("tt_impl.models.toy.transformer:Toy", "refsim.models.toy.block:bind_block")
+    assert (spec.ttnn, spec.block) == ("tt_impl.models.toy.transformer:Toy", "refsim.models.toy.transformer:bind_block")
     assert (spec.pipeline, spec.ttnn_pipeline) == (
         "refsim.pipelines.toys:ToyPipeline",
         "tt_impl.pipelines.toys:ToyPipeline",

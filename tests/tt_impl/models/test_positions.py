@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from refsim.models.registry import get
 
 pytest.importorskip("ttnn")
 
+from tt_impl.blocks import sequences
 from tt_impl.models.cogvideox import embeddings as cogvideox
 from tt_impl.models.flux1 import embeddings as flux1
 from tt_impl.models.qwenimage import embeddings as qwenimage
@@ -32,12 +34,13 @@ class Whole:
     """What the tables ask of a context: one device that has all tokens."""
 
     sp = 1
+    options = SimpleNamespace(splits_prompt=False)
 
 
 @pytest.fixture(autouse=True)
 def angles_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables stay the angles on the host that they are made of."""
-    for module in (cogvideox, flux1, qwenimage, wan22):
+    for module in (cogvideox, sequences, wan22):
         monkeypatch.setattr(module, "pair_rotary", lambda ctx, angles, **how: angles)
 
 
@@ -68,7 +71,7 @@ def test_flux() -> None:
         for i, n in enumerate(model.axes_dims_rope)
     ]  # fmt: skip
     cos, sin = (torch.cat([part[i] for part in parts], -1) for i in (0, 1))
-    check(flux1._tables(Whole, model, ids, None), cos, sin)
+    check(flux1.sequences_of(Whole, model, ids, ids).prompt_rotary, cos, sin)
 
 
 def test_qwen_image() -> None:
@@ -77,13 +80,12 @@ def test_qwen_image() -> None:
     sizes = [[1, 45, 90], [1, 31, 64]]
     oracle = QwenEmbedRope(10000, list(model.axes_dims_rope), scale_rope=True)
     image, prompt = oracle([[tuple(size) for size in sizes]], max_txt_seq_len=40)
-    places, numbers, first = qwenimage.image_positions(sizes)
     valid = torch.arange(40) != 7
-    text = (first + torch.arange(40)[valid])[:, None].expand(-1, 3)
-    for found, wanted in ((places, image), (text, prompt[valid])):
+    found = qwenimage.sequences_of(Whole, model, torch.tensor(sizes), len(image), torch.arange(40)[valid])
+    for angles, wanted in ((found.rotary[: len(image)], image), (found.prompt_rotary, prompt[valid])):
         turns = wanted.repeat_interleave(2, -1)
-        check(qwenimage._tables(Whole, model, found, None), turns.real, turns.imag)
-    assert numbers.bincount().tolist() == [45 * 90, 31 * 64]
+        check(angles, turns.real, turns.imag)
+    assert qwenimage.image_positions(sizes)[1].bincount().tolist() == [45 * 90, 31 * 64]
 
 
 def test_prompts_are_cut_to_their_valid_tokens() -> None:

@@ -15,58 +15,33 @@ from dataclasses import replace
 import torch
 import ttnn
 
-from refsim.base.errors import UserError
 from refsim.files.checkpoint import Weights
 from refsim.models.cogvideox.config import CogVideoXConfig
 from tt_impl.blocks.sequences import Sequences
-from tt_impl.layers.embeddings import TwoLinears, timestep_embedding
-from tt_impl.layers.linear import ColParallelLinear, pad_to
+from tt_impl.layers.embeddings import Grid, VideoPatches
+from tt_impl.layers.linear import pad_to
 from tt_impl.layers.rope import PairTables, pair_rotary, rotary_angles, token_positions
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.padding import padded_features, padded_tokens
 from tt_impl.parallel.sequence import put_tokens
 
-Grid = tuple[int, int, int]
 
-
-class VideoPatches:
-    """The convolution over patches as a column-parallel linear on every device's tokens, and back."""
+class CogVideoXPatches(VideoPatches):
+    """Patches of a video, their positions added where they are a table (2b); frames come before channels."""
 
     def __init__(self, weights: Weights, ctx: Context, config: CogVideoXConfig) -> None:
-        self._ctx = ctx
         self._config = config
-        c = config.in_channels
-        p = config.patch_size
-        self._deep = config.patch_size_t or 1
-        self._proj = ColParallelLinear(
-            weights,
-            ctx,
-            "patch_embed.proj",
-            in_features=c * self._deep * p * p if config.patch_size_t else (c, p, p),
-            out_features=config.features,
-        )
-
-    def grid(self, size: tuple[int, ...]) -> Grid:
-        """Patches (deep, high, wide) of a latent (frames, channels, height, width)."""
-        frames, _, height, width = size
-        p = self._config.patch_size
-        if height % p or width % p or frames % self._deep:
-            raise UserError(
-                f"a latent of {frames} frames of {height}x{width} does not divide into patches of "
-                f"{self._deep}x{p}x{p}; pad it."
-            )
-        return frames // self._deep, height // p, width // p
+        sizes = {"in_features": config.patch_features, "features": config.features}
+        super().__init__(weights, ctx, "patch_embed.proj", patch=config.patch, **sizes)
 
     def __call__(self, latent_BFCHW: torch.Tensor) -> ttnn.Tensor:
-        """Latent on the host -> (B, 1, local N, local D), positions of 2b added."""
-        t, h, w = self.grid(tuple(latent_BFCHW.shape[1:]))
-        p = self._config.patch_size
-        x = latent_BFCHW.unflatten(4, (w, p)).unflatten(3, (h, p)).unflatten(1, (t, self._deep))
-        patches_BNP = x.permute(0, 1, 4, 6, 3, 2, 5, 7).flatten(4).flatten(1, 3)  # (B, t h w, C deep p p)
-        embedded = self._proj(put_tokens(self._ctx, patches_BNP))
+        """Latent on the host -> (B, 1, local N, local D)."""
+        latent_BCTHW = latent_BFCHW.transpose(1, 2)
+        embedded = super().__call__(latent_BCTHW)
         if self._config.use_rotary_positional_embeddings:
             return embedded
-        return ttnn.add(embedded, put_tokens(self._ctx, self._table((t, h, w))[None], tp_dim=3))
+        table_ND = self._table(self.grid(tuple(latent_BCTHW.shape[2:])))
+        return ttnn.add(embedded, put_tokens(self._ctx, table_ND[None], tp_dim=3))
 
     def _table(self, grid: Grid) -> torch.Tensor:
         """Positions (N, D), zero in features of padding."""
@@ -85,9 +60,8 @@ class VideoPatches:
 
     def unpatchify(self, out_BNP: torch.Tensor, grid: Grid) -> torch.Tensor:
         """(B, N, C * deep * p * p) with the channel outermost -> (B, F, C, H, W), both on the host."""
-        p = self._config.patch_size
-        x = out_BNP.unflatten(2, (-1, self._deep, p, p)).unflatten(1, grid)  # (B, t, h, w, C, deep, p, p)
-        return x.permute(0, 1, 5, 4, 2, 6, 3, 7).flatten(6).flatten(4, 5).flatten(1, 2).contiguous()
+        patches_BNCP = out_BNP.unflatten(2, (self._config.out_channels, -1))
+        return super().unpatchify(patches_BNCP.transpose(2, 3).flatten(2), grid).transpose(1, 2).contiguous()
 
 
 def sequences_of(ctx: Context, config: CogVideoXConfig, grid: Grid, text: int) -> Sequences:
@@ -125,18 +99,3 @@ def _stretched(grid: tuple[int, int], sample: tuple[int, int], patch: int) -> tu
         start = round((whole - part) / 2.0)
         axes.append(torch.linspace(start, (start + part) * (n - 1) / n, n, dtype=torch.float32).double())
     return axes[0], axes[1]
-
-
-class TimeEmbedding:
-    """The time step, or ``ofs``, through two linears, replicated on every device; the sinusoid is made on the host."""
-
-    def __init__(self, weights: Weights, ctx: Context, config: CogVideoXConfig, ofs: bool = False) -> None:
-        self._ctx = ctx
-        wide = config.time_embed_dim
-        name, self._features = ("ofs_embedding", wide) if ofs else ("time_embedding", config.features)
-        self._linears = TwoLinears(weights, ctx, name, in_features=self._features, features=wide)
-
-    def __call__(self, timestep_B: torch.Tensor) -> ttnn.Tensor:
-        """(B,) in 0..1000 on the host -> (B, 1, 1, time_embed_dim)."""
-        sinusoid = timestep_embedding(timestep_B, self._features)[:, None, None]
-        return self._linears(self._ctx.put(sinusoid))

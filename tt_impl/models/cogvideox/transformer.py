@@ -10,11 +10,12 @@ import ttnn
 from refsim.files.checkpoint import Weights
 from refsim.models.cogvideox.config import CogVideoXConfig
 from refsim.models.cogvideox.spec import CLASS_NAME
+from tt_impl.blocks.stack import BoundBlock, bind, build_block
+from tt_impl.layers.embeddings import TimestepEmbedding
 from tt_impl.layers.linear import ColParallelLinear, Linear
 from tt_impl.layers.modulation import modulate
 from tt_impl.layers.norm import LayerNorm
-from tt_impl.models.cogvideox.block import build_block
-from tt_impl.models.cogvideox.embeddings import TimeEmbedding, VideoPatches, sequences_of
+from tt_impl.models.cogvideox.embeddings import CogVideoXPatches, sequences_of
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.sequence import put_prompt
 from tt_impl.parallel.tensor import gather_features
@@ -27,12 +28,15 @@ class CogVideoXTransformer:
         self._ctx = ctx
         self._config = config
         d = config.features
-        self._patches = VideoPatches(weights, ctx, config)
+        self._patches = CogVideoXPatches(weights, ctx, config)
         self._text = ColParallelLinear(
             weights, ctx, "patch_embed.text_proj", in_features=config.text_embed_dim, out_features=d
         )
-        self._time = TimeEmbedding(weights, ctx, config)
-        self._ofs = None if config.ofs_embed_dim is None else TimeEmbedding(weights, ctx, config, ofs=True)
+        wide = config.time_embed_dim
+        self._time = TimestepEmbedding(weights, ctx, "time_embedding", features=wide, width=d)
+        self._ofs = None
+        if config.ofs_embed_dim is not None:
+            self._ofs = TimestepEmbedding(weights, ctx, "ofs_embedding", features=wide, width=wide)
         self._blocks = [build_block(weights, ctx, config, i) for i in range(config.num_layers)]
         self._norm_final, self._norm_out = (
             LayerNorm(ctx, features=d, eps=config.norm_eps, affine=(weights, name))
@@ -53,7 +57,8 @@ class CogVideoXTransformer:
     ) -> ttnn.Tensor:
         """Host inputs of the diffusers forward -> (B, 1, local N, C * deep * p * p), cut over sp, on the device."""
         ctx = self._ctx
-        grid = self._patches.grid(tuple(hidden_states.shape[1:]))
+        _, frames, _, height, width = hidden_states.shape
+        grid = self._patches.grid((frames, height, width))
         sequences = sequences_of(ctx, self._config, grid, encoder_hidden_states.shape[1])
         time = self._time(timestep)
         if self._ofs is not None and ofs is not None:
@@ -69,6 +74,14 @@ class CogVideoXTransformer:
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
         """Return the result on the host, (B, F, C, height, width); ``sizes`` are those of the inputs' named dims."""
-        size = sizes["frames"], self._config.in_channels, sizes["height"], sizes["width"]
-        grid = self._patches.grid(size)
+        grid = self._patches.grid((sizes["frames"], sizes["height"], sizes["width"]))
         return self._patches.unpatchify(self._ctx.get(out, sp_dim=2)[:, 0, : math.prod(grid)], grid)
+
+
+def bind_block(
+    weights: Weights, ctx: Context, config: CogVideoXConfig, index: int, inputs: dict[str, torch.Tensor]
+) -> BoundBlock:
+    """Return block ``index`` for the video whose patches ``grid`` (deep, high, wide) counts."""
+    frames, rows, columns = inputs["grid"].tolist()
+    sequences = sequences_of(ctx, config, (frames, rows, columns), inputs["prompt"].shape[1])
+    return bind(weights, ctx, config, index, sequences)

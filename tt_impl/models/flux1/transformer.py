@@ -8,14 +8,11 @@ import ttnn
 from refsim.files.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.spec import CLASS_NAME
+from tt_impl.blocks.stack import BlockStack, BoundBlock, bind
 from tt_impl.layers.linear import ColParallelLinear
-from tt_impl.layers.modulation import ModulatedOutput
-from tt_impl.models.flux1.block import build_block
 from tt_impl.models.flux1.embeddings import Conditioning, sequences_of
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.sequence import put_prompt, put_tokens
-
-_EPS = 1e-6
 
 
 class FluxTransformer:
@@ -30,10 +27,7 @@ class FluxTransformer:
             ColParallelLinear(weights, ctx, name, in_features=size, out_features=d)
             for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
         )
-        count = config.num_layers + config.num_single_layers
-        self._blocks = [build_block(weights, ctx, config, i) for i in range(count)]
-        channels = config.patch_size**2 * config.out_channels
-        self._out = ModulatedOutput(weights, ctx, features=d, out_features=channels, eps=_EPS)
+        self._blocks = BlockStack(weights, ctx, config)
         weights.finish(CLASS_NAME)
 
     def __call__(
@@ -53,10 +47,16 @@ class FluxTransformer:
         time = ttnn.silu(self._conditioning(timestep, pooled_projections, guidance))
         spatial = self._x_embedder(put_tokens(ctx, hidden_states))
         prompt = self._context_embedder(put_prompt(ctx, encoder_hidden_states))
-        for block in self._blocks:
-            spatial, prompt = block(spatial, prompt, time, sequences=sequences)
-        return self._out(spatial, time)
+        return self._blocks(spatial, prompt, time, sequences)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
         """Return the result on the host, (B, N, C); ``sizes`` are those of the inputs' named dims."""
         return self._ctx.get(out, sp_dim=2)[:, 0, : sizes["image tokens"]]
+
+
+def bind_block(
+    weights: Weights, ctx: Context, config: FluxConfig, index: int, inputs: dict[str, torch.Tensor]
+) -> BoundBlock:
+    """Return block ``index`` for positions ``img_ids`` and ``txt_ids``."""
+    sequences = sequences_of(ctx, config, inputs["img_ids"], inputs["txt_ids"])
+    return bind(weights, ctx, config, index, sequences)

@@ -4,17 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import torch
 import ttnn
 
 from refsim.files.checkpoint import Weights
 from refsim.models.flux2.config import Flux2Config
+from tt_impl.blocks.stack import BoundBlock, bind
 from tt_impl.layers.modulation import Modulation
-from tt_impl.models.flux1.block import build_block
 from tt_impl.models.flux1.embeddings import sequences_of
 from tt_impl.parallel.context import Context
 
@@ -37,9 +33,9 @@ class Modulations:
 
 def bind_block(
     weights: Weights, ctx: Context, config: Flux2Config, index: int, inputs: dict[str, torch.Tensor]
-) -> Callable[..., Any]:
+) -> BoundBlock:
     """Block ``index``, single ones counted on from the double ones, for the positions ``img_ids`` and ``txt_ids``."""
     sequences = sequences_of(ctx, config, inputs["img_ids"], inputs["txt_ids"])
     modulations = Modulations(weights, ctx, config)
-    block = partial(build_block(weights, ctx, config, index), sequences=sequences)
+    block = bind(weights, ctx, config, index, sequences)
     return lambda spatial, prompt, time_BD: block(spatial, prompt, modulations(time_BD))

@@ -8,10 +8,9 @@ import ttnn
 from refsim.files.checkpoint import Weights
 from refsim.models.flux2.config import Flux2Config
 from refsim.models.flux2.spec import CLASS_NAME
-from tt_impl.layers.embeddings import TwoLinears, timestep_embedding
+from tt_impl.blocks.stack import BlockStack
+from tt_impl.layers.embeddings import TimestepEmbedding
 from tt_impl.layers.linear import ColParallelLinear
-from tt_impl.layers.modulation import ModulatedOutput
-from tt_impl.models.flux1.block import build_block
 from tt_impl.models.flux1.embeddings import sequences_of
 from tt_impl.models.flux2.block import Modulations
 from tt_impl.parallel.context import Context
@@ -28,17 +27,14 @@ class Flux2Transformer:
         self._config = config
         d = config.features
         embedders = ("timestep_embedder", *["guidance_embedder"] * config.guidance_embeds)
-        wide = {"in_features": config.timestep_guidance_channels, "features": d, "bias": False}
-        self._embedders = [TwoLinears(weights, ctx, f"time_guidance_embed.{name}", **wide) for name in embedders]
+        wide = {"width": config.timestep_guidance_channels, "features": d, "bias": False}
+        self._embedders = [TimestepEmbedding(weights, ctx, f"time_guidance_embed.{name}", **wide) for name in embedders]
         self._modulations = Modulations(weights, ctx, config)
         self._x_embedder, self._context_embedder = (
             ColParallelLinear(weights, ctx, name, in_features=size, out_features=d, bias=False)
             for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
         )
-        count = config.num_layers + config.num_single_layers
-        self._blocks = [build_block(weights, ctx, config, i) for i in range(count)]
-        channels = config.patch_size**2 * config.out_channels
-        self._out = ModulatedOutput(weights, ctx, features=d, out_features=channels, eps=config.eps, bias=False)
+        self._blocks = BlockStack(weights, ctx, config, eps=config.eps, bias=False)
         weights.finish(CLASS_NAME)
 
     def __call__(
@@ -57,10 +53,7 @@ class Flux2Transformer:
         time = ttnn.silu(self._conditioning(timestep, guidance))
         spatial = self._x_embedder(put_tokens(ctx, hidden_states))
         prompt = self._context_embedder(put_prompt(ctx, encoder_hidden_states))
-        chunks = self._modulations(time)
-        for block in self._blocks:
-            spatial, prompt = block(spatial, prompt, chunks, sequences=sequences)
-        return self._out(spatial, time)
+        return self._blocks(spatial, prompt, self._modulations(time), sequences, last=time)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
         """Return the result on the host, (B, N, C); ``sizes`` are those of the inputs' named dims."""
@@ -68,9 +61,6 @@ class Flux2Transformer:
 
     def _conditioning(self, timestep_B: torch.Tensor, guidance_B: torch.Tensor | None) -> ttnn.Tensor:
         """Time step (B,) in 0..1 and a scale (B,) on the host -> (B, 1, 1, D), their embeddings summed."""
-        width = self._config.timestep_guidance_channels
-        embedded = [
-            embed(self._ctx.put(timestep_embedding(x.float() * _TRAIN_TIMESTEPS, width)[:, None, None]))
-            for embed, x in zip(self._embedders, (timestep_B, guidance_B), strict=False)
-        ]
+        numbers = (timestep_B, guidance_B)[: len(self._embedders)]
+        embedded = [embed(x.float() * _TRAIN_TIMESTEPS) for embed, x in zip(self._embedders, numbers, strict=True)]
         return ttnn.add(*embedded) if len(embedded) == 2 else embedded[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
@@ -10,10 +9,8 @@ import torch
 
 from refsim.models.qwenimage.config import QwenImageConfig
 from tt_impl.blocks.sequences import Sequences
-from tt_impl.layers.linear import pad_to
-from tt_impl.layers.rope import PairTables, pair_rotary, rotary_angles
+from tt_impl.layers.rope import rotary_angles
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.padding import padded_prompt, padded_tokens
 from tt_impl.parallel.sequence import put_tokens
 
 
@@ -39,21 +36,11 @@ def sequences_of(
     assert sum(map(prod, sizes)) == tokens, f"{sizes} where there are {tokens} tokens"
     places_N3, numbers_N, first = image_positions(sizes)
     text_L3 = (first + prompt_L)[:, None].expand(-1, 3)
-    index = None
-    if config.zero_cond_t:
-        index = put_tokens(ctx, (numbers_N > 0).float()[None, :, None])
-    return replace(
-        Sequences.of(ctx, tokens, len(prompt_L)),
-        rotary=_tables(ctx, config, places_N3, padded_tokens),
-        prompt_rotary=_tables(ctx, config, text_L3, padded_prompt if ctx.options.splits_prompt else None),
-        modulate_index=index,
-    )
 
+    def angles(places_N3: torch.Tensor) -> torch.Tensor:
+        return rotary_angles(places_N3.unbind(-1), config.axes_dims_rope)
 
-def _tables(
-    ctx: Context, config: QwenImageConfig, places_N3: torch.Tensor, pad: Callable[[int, int], int] | None
-) -> PairTables:
-    angles_NP = rotary_angles(places_N3.unbind(-1), config.axes_dims_rope)
-    if pad is not None:
-        angles_NP = pad_to(angles_NP, pad(len(angles_NP), ctx.sp), angles_NP.shape[1])
-    return pair_rotary(ctx, angles_NP, split=pad is not None)
+    sequences = Sequences.of(ctx, tokens, len(prompt_L)).turned(ctx, places_N3, text_L3, angles)
+    if not config.zero_cond_t:
+        return sequences
+    return replace(sequences, modulate_index=put_tokens(ctx, (numbers_N > 0).float()[None, :, None]))

@@ -12,14 +12,13 @@ import ttnn
 from refsim.files.checkpoint import Weights
 from refsim.models.qwenimage.config import QwenImageConfig
 from refsim.models.qwenimage.spec import CLASS_NAME
-from tt_impl.layers.embeddings import TimeTextEmbedding, TwoLinears, timestep_embedding
+from tt_impl.blocks.stack import BlockStack, BoundBlock, bind
+from tt_impl.layers.embeddings import TimestepEmbedding
 from tt_impl.layers.linear import ColParallelLinear
-from tt_impl.layers.modulation import ModulatedOutput
 from tt_impl.layers.norm import RMSNorm
-from tt_impl.models.qwenimage.block import build_block
 from tt_impl.models.qwenimage.embeddings import sequences_of
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.sequence import put_prompt, put_tokens, valid_prompts
+from tt_impl.parallel.sequence import by_valid_prompts, put_prompt, put_tokens
 
 _EPS = 1e-6
 _TRAIN_TIMESTEPS = 1000
@@ -34,15 +33,13 @@ class QwenImageTransformer:
         d = config.features
         text = config.joint_attention_dim
         time = "time_text_embed.timestep_embedder"
-        self._time = TwoLinears(weights, ctx, time, in_features=TimeTextEmbedding.TIME_FEATURES, features=d)
+        self._time = TimestepEmbedding(weights, ctx, time, features=d, scale=_TRAIN_TIMESTEPS)
         self._txt_norm = RMSNorm(weights, ctx, "txt_norm", features=text, eps=_EPS)
         self._img_in, self._txt_in = (
             ColParallelLinear(weights, ctx, name, in_features=size, out_features=d)
             for name, size in (("img_in", config.in_channels), ("txt_in", text))
         )
-        self._blocks = [build_block(weights, ctx, config, i) for i in range(config.num_layers)]
-        channels = config.patch_size**2 * config.out_channels
-        self._out = ModulatedOutput(weights, ctx, features=d, out_features=channels, eps=_EPS)
+        self._blocks = BlockStack(weights, ctx, config)
         weights.finish(CLASS_NAME)
 
     def __call__(
@@ -55,31 +52,18 @@ class QwenImageTransformer:
         img_shapes: torch.Tensor,
     ) -> ttnn.Tensor:
         """Host inputs of the diffusers forward -> (B, 1, local N, C), cut over sp, on the device."""
-        outs = [
-            self._forward(
-                hidden_states[samples], encoder_hidden_states[samples][:, tokens], tokens, timestep[samples], img_shapes
-            )
-            for samples, tokens in valid_prompts(encoder_hidden_states_mask)
-        ]
-        return outs[0] if len(outs) == 1 else ttnn.concat(outs, dim=0)
-
-    def _forward(
-        self,
-        hidden_states: torch.Tensor,
-        prompt_BLD: torch.Tensor,
-        prompt_L: torch.Tensor,
-        timestep: torch.Tensor,
-        img_shapes: torch.Tensor,
-    ) -> ttnn.Tensor:
-        """Run samples whose prompts have valid tokens at the same places ``prompt_L``."""
         ctx = self._ctx
-        sequences = sequences_of(ctx, self._config, img_shapes, hidden_states.shape[1], prompt_L)
-        time = ttnn.silu(self._embedded(timestep))
-        spatial = self._img_in(put_tokens(ctx, hidden_states))
-        prompt = self._txt_in(self._txt_norm(put_prompt(ctx, prompt_BLD)))
-        for block in self._blocks:
-            spatial, prompt = block(spatial, prompt, time, sequences=sequences)
-        return self._out(spatial, time[: len(timestep)] if self._config.zero_cond_t else time)
+
+        def forward(samples: slice, places_L: torch.Tensor) -> ttnn.Tensor:
+            steps = timestep[samples]
+            sequences = sequences_of(ctx, self._config, img_shapes, hidden_states.shape[1], places_L)
+            time = ttnn.silu(self._embedded(steps))
+            spatial = self._img_in(put_tokens(ctx, hidden_states[samples]))
+            prompt = self._txt_in(self._txt_norm(put_prompt(ctx, encoder_hidden_states[samples][:, places_L])))
+            last = time[: len(steps)] if self._config.zero_cond_t else time
+            return self._blocks(spatial, prompt, time, sequences, last=last)
+
+        return by_valid_prompts(encoder_hidden_states_mask, forward)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
         """Return the result on the host, (B, N, C); ``sizes`` are those of the inputs' named dims."""
@@ -89,5 +73,14 @@ class QwenImageTransformer:
         """Time step (B,) in 0..1 on the host -> (B, 1, 1, D); with ``zero_cond_t`` (2 B, 1, 1, D), step 0 behind it."""
         if self._config.zero_cond_t:
             timestep_B = torch.cat([timestep_B, timestep_B * 0])
-        sinusoids = timestep_embedding(timestep_B, TimeTextEmbedding.TIME_FEATURES, scale=_TRAIN_TIMESTEPS)
-        return self._time(self._ctx.put(sinusoids[:, None, None]))
+        return self._time(timestep_B)
+
+
+def bind_block(
+    weights: Weights, ctx: Context, config: QwenImageConfig, index: int, inputs: dict[str, torch.Tensor]
+) -> BoundBlock:
+    """Return block ``index`` for pictures of ``img_shapes`` and a prompt of which all tokens are there."""
+    images_M3 = inputs["img_shapes"]
+    prompt_L = torch.arange(inputs["encoder_hidden_states_mask"].shape[1])
+    sequences = sequences_of(ctx, config, images_M3, int(images_M3.prod(-1).sum()), prompt_L)
+    return bind(weights, ctx, config, index, sequences)

@@ -9,14 +9,11 @@ from refsim.files.checkpoint import Weights
 from refsim.models.sd35.config import SD35Config
 from refsim.models.sd35.spec import CLASS_NAME
 from tt_impl.blocks.sequences import Sequences
+from tt_impl.blocks.stack import BlockStack, BoundBlock, bind
 from tt_impl.layers.embeddings import PatchEmbed, TimeTextEmbedding
 from tt_impl.layers.linear import ColParallelLinear
-from tt_impl.layers.modulation import ModulatedOutput
-from tt_impl.models.sd35.block import build_block
 from tt_impl.parallel.context import Context
 from tt_impl.parallel.sequence import put_prompt
-
-_EPS = 1e-6
 
 
 class SD35Transformer:
@@ -42,9 +39,7 @@ class SD35Transformer:
         self._context_embedder = ColParallelLinear(
             weights, ctx, "context_embedder", in_features=config.joint_attention_dim, out_features=d
         )
-        self._blocks = [build_block(weights, ctx, config, i) for i in range(config.num_layers)]
-        channels = p * p * config.out_channels
-        self._out = ModulatedOutput(weights, ctx, features=d, out_features=channels, eps=_EPS)
+        self._blocks = BlockStack(weights, ctx, config)
         weights.finish(CLASS_NAME)
 
     def __call__(
@@ -63,9 +58,7 @@ class SD35Transformer:
         spatial = self._patch_embed(hidden_states)
         prompt = self._context_embedder(put_prompt(ctx, encoder_hidden_states))
         sequences = Sequences.of(ctx, logical_n, encoder_hidden_states.shape[1])
-        for block in self._blocks:
-            spatial, prompt = block(spatial, prompt, time, sequences=sequences)
-        return self._out(spatial, time)
+        return self._blocks(spatial, prompt, time, sequences)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
         """Return the result on the host, (B, C, height, width); ``sizes`` are those of the inputs' named dims."""
@@ -78,3 +71,11 @@ class SD35Transformer:
         tokens = self._ctx.get(out, sp_dim=2)[:, 0, : rows * columns]
         x = tokens.reshape(-1, rows, columns, p, p, c).permute(0, 5, 1, 3, 2, 4)
         return x.reshape(-1, c, height, width)
+
+
+def bind_block(
+    weights: Weights, ctx: Context, config: SD35Config, index: int, inputs: dict[str, torch.Tensor]
+) -> BoundBlock:
+    """Return block ``index`` for streams of as many tokens as ``inputs`` have."""
+    sequences = Sequences.of(ctx, inputs["spatial"].shape[1], inputs["prompt"].shape[1])
+    return bind(weights, ctx, config, index, sequences)
