@@ -16,7 +16,7 @@ from refsim.base.schema import Real, is_a
 from refsim.files.checkpoint import Weights
 from refsim.files.folder import ModelFolder
 from refsim.files.tensor_file import TensorFile
-from refsim.models.inputs import BATCH, Dims, fits, is_exact, named_sizes
+from refsim.models.inputs import BATCH, Dims, fits, is_exact, named_sizes, unbatched
 from refsim.models.registry import load_model, models, open_checkpoint, spec_of_checkpoint
 from refsim.parallel.cfg import check_batch
 from refsim.parallel.ulysses import cannot_split_heads
@@ -155,6 +155,7 @@ def _check_inputs(path: Path, wanted: dict[str, Dims], storage: torch.dtype) -> 
 
 
 def _check_input(name: str, tensor: Tensor, wanted: Dims, storage: torch.dtype) -> tuple[int, ...]:
+    tensor = unbatched(tensor, wanted)
     shape = tuple(tensor.shape)
     if not fits(shape, wanted):
         text = ", ".join(map(str, wanted))

@@ -5,14 +5,18 @@ A number is a fixed size; a name may have any size, the same wherever it stands.
 hidden_states   ("batch", 16, "height", "width")     cut over cfg, rounded to the storage dtype
 timestep        ("batch",)                           cut over cfg, one exact number a sample
 timestep        ("batch", "[video tokens]")          the same, or one exact number a token
-img_ids         ("image tokens", 3)                  the same for all samples: whole on every device, exact
+img_ids         ("image tokens", 3)                  the same for all samples: whole on every device, exact; as a
+                                                     pipeline hands them on, ("batch", "image tokens", 3), too
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from refsim.base.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Answer = TypeVar("Answer")
 
@@ -44,6 +48,19 @@ def fits(shape: tuple[int, ...], dims: Dims) -> bool:
         and 0 not in shape
         and all(isinstance(dim, str) or dim == size for dim, size in zip(dims, shape, strict=False))
     )
+
+
+def unbatched(x: Tensor, dims: Dims) -> Tensor:
+    """Return an input that is the same for all samples without the dim of a batch that it may come with.
+
+    Raises:
+        UserError: its samples differ.
+    """
+    if is_per_sample(dims) or x.ndim != len(dims) + 1 or not fits(tuple(x.shape[1:]), dims):
+        return x
+    if not (x.is_meta or bool((x == x[:1]).all())):
+        raise UserError(f"an input of ({', '.join(map(str, dims))}) is another one for each sample; give the same.")
+    return x[0]
 
 
 def named_sizes(inputs: dict[str, Dims], shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:

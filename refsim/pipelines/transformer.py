@@ -13,7 +13,7 @@ from torch import Tensor
 
 from refsim.files.checkpoint import Weights
 from refsim.files.tensor_file import TensorFile
-from refsim.models.inputs import SAMPLE, Dims, by_name, is_exact, is_per_sample
+from refsim.models.inputs import SAMPLE, Dims, by_name, is_exact, is_per_sample, unbatched
 from refsim.models.registry import find_model, load_model, open_checkpoint
 from refsim.parallel.cfg import batch_range, gather_batch, guide
 from refsim.runtime.device import Device
@@ -46,6 +46,7 @@ def program(
 
 def _load(whole: Tensor, dims: Dims, device: Device) -> Tensor:
     """Load this device's part of an input: the samples of its cfg group, in the storage dtype, or fp32 if exact."""
+    whole = unbatched(whole, dims)
     start, stop = batch_range(device, whole.shape[0]) if is_per_sample(dims) else (0, whole.shape[0])
     x = whole[start:stop]
     dtype = torch.float32 if is_exact(dims) else device.options.storage

@@ -16,7 +16,7 @@ import ttnn
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.files.checkpoint import Checkpoint, Weights
-from refsim.models.inputs import SAMPLE, by_name, is_per_sample, named_sizes
+from refsim.models.inputs import SAMPLE, by_name, is_per_sample, named_sizes, unbatched
 from refsim.models.registry import spec_of_checkpoint
 from refsim.models.spec import resolve
 from tt_impl.parallel.context import Context
@@ -58,6 +58,7 @@ def program(
     model_class = resolve(spec.ttnn)
     config = checkpoint.as_config(spec.config_class)
     dims = spec.inputs(checkpoint.config)
+    inputs = {name: unbatched(x, dims[name]) for name, x in inputs.items()}
     sizes = named_sizes(dims, {name: tuple(x.shape) for name, x in inputs.items()})
     running = []
     for group, submesh in enumerate(submeshes(device, options)):

@@ -96,11 +96,12 @@ def image_decoder(mesh: MeshSpec, height: int, width: int, config: dict[str, Any
     """Return the decoder of an image autoencoder from a latent of (channels, height, width).
 
     Args:
-        config: its config.json, of which the channels and layers of the levels count.
+        config: its config.json, of which the channels and layers of the levels count; a decoder may be narrower than
+            the encoder.
     """
     line = _Line(mesh, "vae")
     n = line.size
-    widths = config["block_out_channels"][::-1]
+    widths = (config.get("decoder_block_out_channels") or config["block_out_channels"])[::-1]
 
     def conv(pixels: int, cin: int, cout: int, kernel: int = 3) -> None:
         line.collective("all_gather", pixels * cin // n)

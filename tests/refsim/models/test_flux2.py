@@ -76,7 +76,8 @@ def test_configurations_that_a_checkpoint_may_have(tmp_path, changes):
         model = diffusers.Flux2Transformer2DModel.from_pretrained(folder).eval()
         with torch.no_grad():
             expected = model(**inputs, return_dict=False)[0]
-    result = refsim.run(folder, inputs=inputs, mesh="n300", parallel="tp2")
+    as_pipelines = {name: x[None] if name.endswith("_ids") else x for name, x in inputs.items()}
+    result = refsim.run(folder, inputs=as_pipelines, mesh="n300", parallel="tp2")
     assert relative_rmse(result.tensors["sample"], expected) <= 5e-6
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from refsim.base.errors import UserError
-from refsim.models.inputs import BATCH, fits, is_exact, is_per_sample, named_sizes, required
+from refsim.models.inputs import BATCH, fits, is_exact, is_per_sample, named_sizes, required, unbatched
 
 INPUTS = {
     "hidden_states": (BATCH, "image tokens", 64),
@@ -51,3 +52,13 @@ def test_sizes_that_disagree(changed, said):
     shapes = {"hidden_states": (2, 77, 64), "timestep": (2,), "img_ids": (77, 3)}
     with pytest.raises(UserError, match=said):
         named_sizes(INPUTS, shapes | changed)
+
+
+def test_positions_as_pipelines_hand_them_on():
+    ids = torch.arange(12.0).view(4, 3)
+    assert torch.equal(unbatched(ids[None].expand(2, -1, -1), INPUTS["img_ids"]), ids)
+    assert unbatched(ids, INPUTS["img_ids"]) is ids
+    latents = torch.zeros(2, 4, 64)
+    assert unbatched(latents, INPUTS["hidden_states"]) is latents
+    with pytest.raises(UserError, match="another one for each sample"):
+        unbatched(torch.stack([ids, ids + 1]), INPUTS["img_ids"])

@@ -143,18 +143,25 @@ def test_the_decoders_are_counted_as_diffusers_runs_them():
         assert found == counted.get_total_flops() - of_latent
 
 
-def test_the_image_decoder_is_counted_as_refsim_runs_it():
-    """Convolutions, and the bytes of channels gathered on a line of four."""
+@pytest.mark.parametrize(
+    ("name", "changes", "channels", "apart"),
+    [("sd35-vae", {}, 16, 1e-9), ("flux2-vae", {"decoder_block_out_channels": (96, 192, 384, 384)}, 32, 3e-5)],
+    ids=["sd35", "narrower_than_the_encoder"],
+)
+def test_the_image_decoder_is_counted_as_refsim_runs_it(name, changes, channels, apart):
+    """Convolutions, and the bytes of channels gathered on a line of four; FLUX.2's 1 x 1 one on latents is left out."""
     from refsim.timing.predict.replay import flops
     from refsim.timing.predict.stages import image_decoder
 
-    config = get_published("sd35-vae")[1].config
+    config = get_published(name)[1].config | changes
     line = MeshSpec("line", "four in a line", "wormhole_b0", (1, 4), (1, 1), (False, False))
     ops = read(
-        config, {"z": (1, 16, 64, 48)}, RunOptions.of(mesh=line, parallel="tp4", vae_parallel="tensor", dtype="bf16")
+        config,
+        {"z": (1, channels, 64, 48)},
+        RunOptions.of(mesh=line, parallel="tp4", vae_parallel="tensor", dtype="bf16"),
     ).ops
     counted = image_decoder(line, 64, 48, config)
-    for kind, name, rel in (("collective", "all_gather", 0.002), ("matmul", "conv2d", 1e-9)):
+    for kind, name, rel in (("collective", "all_gather", 0.002), ("matmul", "conv2d", apart)):
         mine, theirs = ([op for op in found if op.name == name] for found in (counted, ops))
         assert {op.kind for op in (*mine, *theirs)} == {kind}
         worth = (lambda op: op.bytes) if kind == "collective" else flops
