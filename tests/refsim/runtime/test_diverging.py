@@ -46,6 +46,27 @@ def test_a_rank_that_makes_another_call_is_named(how, transport, capfd):
     assert capfd.readouterr().err == ""  # of gloo's
 
 
+SEEDED = {
+    "another_dtype": r"rank 5 called reduce_scatter\(bfloat16 .* called reduce_scatter\(float32",
+    "another_order": r"rank 5 called all_gather\(float32 .* called reduce_scatter\(float32",
+    "another_root": r"rank 5 called broadcast\(float32 \[16\], root=1\) .* called broadcast\(float32 \[16\], root=0\)",
+    "one_call_fewer": r"rank 5 called all_gather\(float32 .* called reduce_scatter\(float32",
+}
+"""Of ``tests/refsim/seeded_ranks.py``, what is said."""
+
+
+@pytest.mark.parametrize("transport", ["shared", "gloo"])
+def test_mistakes_put_into_one_rank_of_the_product_are_named(transport):
+    program = "seeded_ranks:upload_and_pair"
+    assert run(program, MESH, "tp8", transport=transport).tensors["out"].shape == (2, 3, 64)
+    for name, told in SEEDED.items():
+        began = time.monotonic()
+        with pytest.raises(RankFailure, match=told) as caught:
+            run(program, MESH, "tp8", transport=transport, fault=f"tests.refsim.seeded_ranks:{name}")
+        assert caught.value.rank == ODD
+        assert time.monotonic() - began < SECONDS
+
+
 @pytest.mark.parametrize("transport", ["shared", "gloo"])
 def test_ranks_that_agree_are_not_told_of(transport):
     assert run(PROGRAM, MESH, PARALLEL, {"rank": ODD, "how": ""}, transport=transport).value == {}
