@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.harness.conftest import HAS_TTNN, REASON
-from tests.harness.programs import branches, cached, mistakes, padding, replays
+from tests.harness.programs import branches, cached, mistakes, padding, replays, seeded
 from tests.tt_impl.worker import launch
 
 pytestmark = pytest.mark.skipif(not HAS_TTNN, reason=REASON)
@@ -27,7 +27,7 @@ LINKS = {frozenset(pair): 2 for pair in ((0, 1), (1, 2), (2, 3))}
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("findings")
-    for modules in (("mistakes", "padding", "replays", "cached"), ("branches",)):
+    for modules in (("mistakes", "padding", "replays", "cached", "seeded"), ("branches",)):
         ran = launch("tests.harness.watching", "t3k", str(folder), *modules, folder=folder, timeout=170)
         assert ran.returncode == 0, ran.stderr[-3000:]
     written = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
@@ -65,6 +65,15 @@ def test_the_correct_one_is_fine(name: str, found: dict[str, Any]) -> None:
     ran = found[f"{name} right"]
     assert ran["error"] is None, ran["error"]
     assert ran["findings"] == []
+
+
+@pytest.mark.parametrize("name", seeded.EXPECTED)
+def test_a_mistake_put_into_our_own_layers_is_named(name: str, found: dict[str, Any]) -> None:
+    for how in ("wrong", "right"):
+        ran = found[f"{name} {how}"]
+        assert ran["error"] is None, ran["error"]
+        errors = [(f["kind"], f["op"]) for f in ran["findings"] if f["severity"] == "error"]
+        assert errors == ([seeded.EXPECTED[name]] if how == "wrong" else []), ran["findings"]
 
 
 def test_every_kind_has_a_program(found: dict[str, Any]) -> None:
