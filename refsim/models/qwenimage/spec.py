@@ -21,7 +21,8 @@ def more_dims(config: Config, size: tuple[int, ...]) -> dict[str, int]:
 
 
 def _published(name: str, steps: int) -> Published:
-    return Published(name, parameters=20_430_401_088, sizes={"1024": (128, 128)}, text=512, steps=steps)
+    sizes = {"1024": (128, 128)}
+    return Published(name, parameters=20_430_401_088, sizes=sizes, text=512, steps=steps, decoder="qwen-image-vae")
 
 
 SPEC = ModelSpec.of_folder(

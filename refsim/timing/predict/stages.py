@@ -159,8 +159,8 @@ def encoder_of(companion: Companion) -> TextEncoder:
 def around(model: Published, size: Shape, machine: replay.Machine) -> dict[str, float]:
     """Return the seconds of the stages before and after denoising that are modelled; all prompts."""
     by_stage = dict(_around(tuple(model.encoders), model.decoder, size, machine))
-    image = model.decoder and get_published(model.decoder)[0].latent != "video"
-    return by_stage | {"host": get_host_seconds()} if image else by_stage
+    is_image = model.decoder and len(size) == 2
+    return by_stage | {"host": get_host_seconds()} if is_image else by_stage
 
 
 @lru_cache(maxsize=64)  # a plan asks for the same ones again with every configuration
@@ -177,5 +177,6 @@ def _around(encoders: tuple[Companion, ...], decoder: str, size: Shape, machine:
         return by_stage
     spec, published = get_published(decoder)
     if spec.latent == "video":
-        return by_stage | {"vae": decoder_seconds(published, size, eager)}
+        frames_and_size = size if len(size) == 3 else (1, *size)
+        return by_stage | {"vae": decoder_seconds(published, frames_and_size, eager)}
     return by_stage | {"vae": seconds(image_decoder(mesh, size[-2], size[-1], published.config))}

@@ -91,5 +91,5 @@ def test_timing_only_is_said_and_nothing_runs(capsys, tmp_path):
         assert "has no numeric model here: only `refsim time` and `refsim plan` know it" in capsys.readouterr().err
     with pytest.raises(UserError, match="no numeric model"):
         load_model(readings.Architecture(published()["motif-6b"].config), None, None)
-    assert process.run_command(["time", "qwen-image", *words[1:], "--size", "512x512"]) == 2
-    assert "choose --size 1024" in capsys.readouterr().err
+    assert process.run_command(["time", "ltx-video-2b", *words[1:], "--size", "512x512"]) == 2
+    assert "choose --size 512p" in capsys.readouterr().err

@@ -28,10 +28,8 @@ class MochiTransformer:
     def __init__(self, weights: Weights, ctx: Context, config: MochiConfig) -> None:
         self._ctx = ctx
         p = config.patch_size
-        kernel = (config.in_channels, p, p)
-        self._patches = VideoPatches(
-            weights, ctx, "patch_embed.proj", patch=(1, p, p), in_features=kernel, features=config.features
-        )
+        wide = {"in_features": (config.in_channels, p, p), "features": config.features}
+        self._patches = VideoPatches(weights, ctx, "patch_embed.proj", patch=(1, p, p), **wide)
         pairs = config.attention_head_dim // 2
         self._frequencies_3HP = weights.take("pos_frequencies", (3, config.num_attention_heads, pairs))
         self._conditioning = Conditioning(weights, ctx, config)
