@@ -97,11 +97,14 @@ def evidence(name: str) -> str:
     from tt_impl.mock.calls.stand_ins import EMULATED as STAND_INS
     from tt_impl.mock.calls.traces import EMULATED_TRACES
     from tt_impl.mock.rules.registry import RULES
+    from tt_impl.trace.intercept import TRANSPARENT
 
     if name in RANDOM or name in STAND_INS or name in EMULATED_TRACES:
         return EMULATED
-    if name in RULES or name in SPECIAL:
-        return RULE if name in RULES else TRANSFER
+    if name in RULES:
+        return RULE
+    if name in SPECIAL or name in TRANSPARENT:
+        return TRANSFER
     if name in UNUSABLE:
         return DENIED
     return GOLDEN if has_golden(name) else NONE

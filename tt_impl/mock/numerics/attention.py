@@ -97,5 +97,10 @@ def rotate_by_halves(kernel: Kernel, x: Tensor, cos: Tensor, sin: Tensor) -> Ten
     return elementwise.turned_by(x, turned, cos, sin, dtype=kernel.out_dtype, compute=compute)
 
 
-computing("experimental.rotary_embedding_llama", "experimental.rotary_embedding_llama_fused_qk", rotate=rotate)
+computing(
+    "experimental.rotary_embedding_llama",
+    "experimental.rotary_embedding_llama_fused_qk",
+    "experimental.deepseek_prefill.rotary_embedding_indexed",
+    rotate=rotate,
+)
 computing("experimental.rotary_embedding_hf", "experimental.rotary_embedding", rotate_by_halves=rotate_by_halves)

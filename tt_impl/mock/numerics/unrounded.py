@@ -22,6 +22,11 @@ _MOVE = """
     clone copy interleaved_to_sharded move permute reallocate reshape_on_device reshard sharded_to_interleaved
     to_memory_config transpose unsqueeze unsqueeze_to_4D untilize view experimental.view fill_implicit_tile_padding
     upsample all_to_all_dispatch all_to_all_combine experimental.rotate_half experimental.repeat_and_interleave
+    experimental.all_gather_async_reversed experimental.all_to_all_dispatch_metadata moe_routing_remap dram_prefetcher
+    experimental.deepseek_moe_post_combine_tilize experimental.deepseek_prefill.dispatch
+    experimental.deepseek_prefill.combine experimental.deepseek_prefill.extract experimental.deepseek_prefill.insert
+    experimental.deepseek_prefill.masked_bincount experimental.deepseek_prefill.offset_cumsum
+    experimental.deepseek_prefill.update_padded_kv_cache experimental.deepseek_prefill.zero_padded_kv_cache
 """
 _CHOOSE = """
     abs bitwise_not ceil clamp clip eqz fill floor gez gtz heaviside identity isfinite isinf isnan isneginf isposinf lez

@@ -21,13 +21,17 @@ from tt_impl.mock.storage.views import shared
 from tt_impl.trace.collectives import arguments
 
 
-def gathered(x: Shards, dim: int, cluster_axis: int | None, *, as_stored: bool = False) -> list[Tensor]:
+def gathered(
+    x: Shards, dim: int, cluster_axis: int | None, *, as_stored: bool = False, last_first: bool = False
+) -> list[Tensor]:
     """Concatenate along ``dim`` over the axis, to the same tensor on all devices of a group.
 
-    ``as_stored``: bfloat16 stays bfloat16, for operations that do nothing else with it.
+    ``as_stored``: bfloat16 stays bfloat16, for operations that do nothing else with it. ``last_first``: the part of the
+    last device comes first.
     """
     parts = stored(x) if as_stored else list(x)
-    return exchanged(parts, x.groups(cluster_axis), lambda parts: [joined(parts, dim)] * len(parts))
+    order = -1 if last_first else 1
+    return exchanged(parts, x.groups(cluster_axis), lambda parts: [joined(parts[::order], dim)] * len(parts))
 
 
 Total = Callable[[list[Tensor], int | None], Tensor]
@@ -93,13 +97,14 @@ def all_gather(call: Call, input_tensor: Shards, dim: int, *, cluster_axis: int 
     return gathered(input_tensor, dim, cluster_axis, as_stored=True)
 
 
-@across("experimental.all_gather_async")
+@across("experimental.all_gather_async", "experimental.all_gather_async_reversed")
 def all_gather_async(
     call: Call, input_tensor: Shards, *args: Any, dim: int | None = None, cluster_axis: int | None = None
 ) -> list[Tensor]:
     """Gather by (x, dim, semaphores), (x, buffer, dim, semaphores), (x, dim, axis, mesh, topology, semaphores)."""
     named = arguments(call)
-    return gathered(input_tensor, named["dim"], named.get("cluster_axis"), as_stored=True)
+    last_first = call.name.endswith("_reversed")
+    return gathered(input_tensor, named["dim"], named.get("cluster_axis"), as_stored=True, last_first=last_first)
 
 
 @across("reduce_scatter")
@@ -123,6 +128,17 @@ def reduce_scatter_minimal_async(
     for buffer in list(named.get("persistent_output_buffers") or [])[:-1]:
         call.leave_to_nobody(buffer, len(input_tensor))
     return reduced_and_scattered(input_tensor, cluster_axis, named["dim"], total)
+
+
+@across("experimental.deepseek_moe_reduce_scatter")
+def deepseek_moe_reduce_scatter(
+    call: Call, input_tensors: list[Shards], dim: int = 3, cluster_axis: int | None = None, *, total: Total = total
+) -> list[Tensor]:
+    """Reduce and scatter tensors that come cut along ``dim``."""
+    groups = input_tensors[0].groups(cluster_axis)
+    whole = call.each(lambda *parts: torch.cat(parts, dim), *input_tensors)
+    sums = exchanged(whole, groups, lambda parts: [total(parts, dim)] * len(parts))
+    return scattered(sums, groups, dim)
 
 
 @across("all_reduce")

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, per_device, table
+from tt_impl.mock.rules.registry import Call, across, nobodys, per_device, table
 from tt_impl.mock.storage.constants import joined
 from tt_impl.mock.storage.not_finite import UNWRITTEN
 
@@ -29,6 +29,14 @@ def cut(x: Tensor, start: Sequence[int], end: Sequence[int], step: Sequence[int]
 
 def _integers(values: Any) -> list[int]:
     return values.flatten().tolist() if isinstance(values, Tensor) else list(values)
+
+
+@across("dram_prefetcher")
+def dram_prefetcher(
+    call: Call, tensors: Any, num_layers: int, global_cb: Any = None, *, enable_performance_mode: bool = False
+) -> list[Tensor]:
+    """Send blocks of weights ahead to matmuls, which are given the weights themselves; the result holds nothing."""
+    return [nobodys(call.outputs[0].shape)] * len(tensors[0])
 
 
 @per_device("slice", as_stored=True)

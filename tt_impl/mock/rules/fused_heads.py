@@ -1,5 +1,6 @@
-"""What decoders on a Galaxy fuse with a collective: heads split where a sum ends, or joined where a gather does.
+"""What decoders on a Galaxy fuse with a collective: heads split where a sum ends, joined where a gather does, products.
 
+llama_rs_matmul                x @ w, and a sum over the axis of it or of what was multiplied before
 all_reduce_create_qkv_heads    [1, 1, B, (H + 2 Hkv) * E] --sum over the axis--> heads of ``slice_size`` users
 llama_rs_create_heads          the same sum; the device in place p of P keeps the heads of users p * B/P and on
 all_gather_concat              [1, B/P, H, E] --gather--> [1, 1, B, H * E]
@@ -7,6 +8,8 @@ all_gather_concat              [1, B/P, H, E] --gather--> [1, 1, B, H * E]
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +17,9 @@ from torch import Tensor
 
 from tt_impl.mock.rules.collectives import Total, gathered, reduced, reduced_and_scattered, scattered, total
 from tt_impl.mock.rules.heads import nlp_create_qkv_heads_decode
+from tt_impl.mock.rules.matmul import product
 from tt_impl.mock.rules.registry import Call, across, nobodys
+from tt_impl.mock.storage.dtypes import round_to
 from tt_impl.mock.storage.values import Shards
 from tt_impl.mock.storage.views import shared
 
@@ -37,6 +42,37 @@ def llama_reduce_scatter(
 ) -> list[Tensor]:
     """Sum over the axis and leave each device its part along ``dim``."""
     return reduced_and_scattered(input_tensor, cluster_axis, dim, total)
+
+
+@across("experimental.llama_rs_matmul")
+def llama_rs_matmul(
+    call: Call,
+    input_tensor: Shards,
+    weight_tensor: Shards,
+    intermediate_packet_buffer: Any,
+    dim: int,
+    cross_device_semaphore: Any,
+    cluster_axis: int,
+    mesh_device: Any = None,
+    num_links: Any = None,
+    subdevice_id: Any = None,
+    second_weight_tensor: Shards | None = None,
+    rs_tensor: Shards | None = None,
+    *,
+    product: Callable[..., Tensor] = product,
+    total: Total = total,
+    **how: Any,
+) -> tuple[list[Tensor], ...]:
+    """Return x @ w, x @ w2 if there is one, and of x @ w or another tensor the sum over the axis, cut along ``dim``.
+
+    As llama_reduce_scatter_matmul/device/rs_matmul_op.cpp of tt-metal has it.
+    """
+    weights = [weight_tensor] if second_weight_tensor is None else [weight_tensor, second_weight_tensor]
+    products = [call.each(partial(product, **how), input_tensor, weight) for weight in weights]
+    if rs_tensor is None:
+        rounded = call.each(lambda x: round_to(x, call.outputs[0].dtype), products[0])
+        rs_tensor = Shards(rounded, rounded[0].shape, input_tensor.mesh_shape)
+    return *products, reduced_and_scattered(rs_tensor, cluster_axis, dim, total)
 
 
 @across("experimental.llama_rs_create_heads")

@@ -6,7 +6,7 @@ no token of a device's experts fills are placeholders, which a device leaves as 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -71,6 +71,50 @@ def all_to_all_dispatch(
     return _by_device(input_tensor, cluster_axis, tokens), choices
 
 
+@across("experimental.all_to_all_dispatch_metadata")
+def all_to_all_dispatch_metadata(
+    call: Call,
+    input_tensor: Shards,
+    expert_indices_tensor: Shards,
+    expert_scores_tensor: Shards,
+    expert_mapping_tensor: Shards,
+    *,
+    cluster_axis: int | None = None,
+    shared_expert_ids: Sequence[int] | None = None,
+) -> tuple[list[Tensor], ...]:
+    """Send [B, S, 1, H] by [B, S, 1, K] to the devices of the experts, with the scores [B, S, 1, K].
+
+    [D, experts] says on which device an expert is, as a device sees it that sends. Returns the tokens of a group of
+    devices, [1, T, H], of those experts that a device has, and all experts chosen and their scores, [1, T, K]. Experts
+    that are shared get every token, with a score of 1, behind those that were chosen. The source is
+    tests/nightly/tg/ccl/moe/test_all_to_all_dispatch_metadata_6U.py of tt-metal.
+    """
+    shared = torch.tensor(list(shared_expert_ids or ()), dtype=torch.long)
+
+    def rows(x: Shards, device: int, behind: Tensor | None = None) -> Tensor:
+        part = x[device].reshape(-1, x.shape[-1])
+        return part if behind is None else torch.cat([part, behind.to(part.dtype).expand(len(part), -1)], -1)
+
+    def joined(x: Shards, group: list[int], behind: Tensor) -> Tensor:
+        return torch.cat([rows(x, i, behind) for i in group]).unsqueeze(0)
+
+    def tokens(device: int, group: list[int]) -> Tensor:
+        parts = []
+        for sender in group:
+            owners = expert_mapping_tensor[sender][sender][rows(expert_indices_tensor, sender, shared).long()]
+            here = (owners == device).any(-1, keepdim=True)
+            parts.append(torch.where(here, rows(input_tensor, sender), torch.full((), UNWRITTEN)))
+        return torch.cat(parts).unsqueeze(0)
+
+    return (
+        _by_device(input_tensor, cluster_axis, tokens),
+        _by_device(input_tensor, cluster_axis, lambda _, group: joined(expert_indices_tensor, group, shared)),
+        _by_device(
+            input_tensor, cluster_axis, lambda _, group: joined(expert_scores_tensor, group, torch.ones(len(shared)))
+        ),
+    )
+
+
 @across("all_to_all_combine")
 def all_to_all_combine(
     call: Call,
@@ -126,3 +170,24 @@ def moe_expert_token_remap(
 
     mapped = [scores(device) for device in range(len(topk_tensor))]
     return mapped, [anybody(values) for values in mapped]
+
+
+@across("moe_routing_remap")
+def moe_routing_remap(
+    call: Call,
+    routing_weights_tensor: Shards,
+    non_zero_weight_size: int,
+    expert_parallel_size: int,
+    cluster_axis: int,
+) -> list[Tensor]:
+    """Leave each device of an axis its part of the weights [1, E] that are not zero, as many as every other one."""
+    each = non_zero_weight_size // expert_parallel_size
+
+    def part(device: int, group: list[int]) -> Tensor:
+        weights = routing_weights_tensor[device]
+        place = group.index(device)
+        used = (weights != 0).cumsum(-1)
+        mine = (used > place * each) & (used <= (place + 1) * each)
+        return torch.where(mine, weights, 0.0)
+
+    return _by_device(routing_weights_tensor, cluster_axis, part)

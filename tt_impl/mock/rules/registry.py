@@ -82,7 +82,17 @@ _NEUTRAL_IN = {
     "experimental.all_gather_matmul_async": "all_gather_core_grid_offset memory_config_ag memory_config_mm",
     "experimental.all_gather_minimal_matmul_async": "fsdp_topology fsdp_multi_device_global_semaphore",
     "experimental.deepseek_grouped_gate": "weights_layout",
-    "experimental.deepseek_moe_fast_reduce_nc": "output_memory_config",
+    **dict.fromkeys(
+        """experimental.deepseek_moe_fast_reduce_nc experimental.deepseek_moe_fast_reduce_nc_fused
+        experimental.deepseek_moe_post_combine_tilize experimental.deepseek_moe_reduce_scatter
+        experimental.deepseek_prefill.post_combine_reduce""".split(),
+        "output_memory_config",
+    ),
+    "experimental.all_to_all_dispatch_metadata": """
+        drain_sync_tilizer_core worker_mode dispatch_algorithm worker_core_range_set mux_core_range_set
+        cross_device_semaphore""",
+    "experimental.deepseek_prefill.dispatch": "num_workers_per_sender",
+    "experimental.llama_rs_matmul": "memory_config_rs memory_config_mm use_noc1_only",
     "experimental.deepseek_prefill.moe_grouped_topk": "weights_layout",
     "experimental.matmul_reduce_scatter_async": """
         memory_config_mm memory_config_rs reduce_scatter_core_grid_offset""",

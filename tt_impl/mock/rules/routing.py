@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, per_device
+from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.storage.not_finite import UNWRITTEN
+from tt_impl.mock.storage.values import Shards
 
-SCORES = {"sigmoid": torch.sigmoid, "sqrtsoftplus": lambda x: F.softplus(x).sqrt()}
+SCORES = {"none": lambda x: x, "sigmoid": torch.sigmoid, "sqrtsoftplus": lambda x: F.softplus(x).sqrt()}
 
 
 @per_device("experimental.topk_router_gpt", with_call=True)
@@ -54,6 +56,78 @@ def grouped_gate(
     ids = torch.sort(biased, dim=-1, descending=True, stable=stable_sort).indices[..., :n_activated_experts]
     weights = unbiased.gather(-1, ids)
     return [route_scale * weights / (weights.sum(-1, keepdim=True) + epsilon), ids]
+
+
+@per_device("experimental.deepseek.moe.deepseek_moe_gate", with_call=True)
+def deepseek_moe_gate(
+    call: Call,
+    input_tensor: Tensor,
+    bias_tensor: Tensor,
+    input_indices_tensor: Tensor,
+    _output: Tensor | None = None,
+    output_indices_tensor: Tensor | None = None,
+    *,
+    eps: float = 1e-20,
+    scaling_factor: float = 2.5,
+    enable_sigmoid: bool = False,
+) -> list[Tensor]:
+    """Choose 8 of 256 experts by [U, 16, 16], of 8 groups of 32 the best 4: weights and numbers in [U, .., 16].
+
+    Bias and numbers come transposed. What lies behind the 8 weights is nobody's; behind their numbers, what was there.
+    The source is models/demos/deepseek_v3/tt/deepseek_moe_gate/op.py of tt-metal.
+    """
+    users = len(input_tensor)
+    numbers = input_indices_tensor.mT.reshape(users, 256)
+    weights, ids = grouped_gate(
+        input_tensor.reshape(users, 256), bias_tensor.mT.reshape(users, 256), route_scale=scaling_factor, epsilon=eps,
+        score_func="sigmoid" if enable_sigmoid else "none",
+    )  # fmt: skip
+    if output_indices_tensor is None:
+        raise call.unsupported("numbers that go nowhere")
+    before = output_indices_tensor.reshape(users, -1)
+    whole = F.pad(weights, (0, before.shape[-1] - ids.shape[-1]), value=UNWRITTEN)
+    numbers = torch.cat([numbers.gather(-1, ids), before[:, ids.shape[-1] :]], -1)
+    return [x.reshape(output_indices_tensor.shape) for x in (whole, numbers)]
+
+
+@across("experimental.deepseek_moe_fast_reduce_nc_fused")
+def deepseek_moe_fast_reduce_nc_fused(
+    call: Call,
+    input_tensor: Shards,
+    expert_indices_tensor: Shards,
+    expert_mapping_tensor: Shards,
+    reduce_dim: int = 0,
+    *,
+    split_size: int,
+    cluster_axis: int | None = None,
+    scores_tensor: Shards | None = None,
+    num_shared_experts: int = 0,
+    shared_expert_scale: float = 1.0,
+) -> tuple[list[Tensor], ...]:
+    """Sum [K, 1, T, H] over experts by the scores [T, 1, S, K] of those that lie on the device's own axis.
+
+    [1, experts] says on which device of the mesh an expert is. The last ``num_shared_experts`` of K count
+    ``shared_expert_scale``. Without scores all count 1.
+    """
+    columns = input_tensor.mesh_shape[1]
+
+    def summed(device: int) -> list[Tensor]:
+        x = input_tensor[device]
+        if scores_tensor is not None:
+            owners = expert_mapping_tensor[device].flatten()[expert_indices_tensor[device].long()]
+            near = owners % columns == device % columns if cluster_axis == 0 else owners // columns == device // columns
+            scores = torch.where(near, scores_tensor[device], 0.0)
+            scores = F.pad(scores, (0, num_shared_experts), value=shared_expert_scale)
+            x = x * scores.permute(3, 1, 0, 2).reshape(*x.shape[:-1], 1)
+        return deepseek_moe_fast_reduce_nc(x, reduce_dim, split_size=split_size)
+
+    return tuple(map(list, zip(*map(summed, range(len(input_tensor))), strict=True)))
+
+
+@per_device("experimental.deepseek_moe_post_combine_tilize", as_stored=True)
+def deepseek_moe_post_combine_tilize(input_tensor: Tensor) -> Tensor:
+    """Change the layout alone."""
+    return input_tensor
 
 
 @per_device("experimental.deepseek_moe_fast_reduce_nc")

@@ -16,15 +16,23 @@ class ShadowError(RefsimError):
 _OWN_KERNELS = frozenset({"ttnn.generic_op", "ttnn.experimental.prepare_generic_op"})
 
 
+_PACKED = frozenset(f"ttnn.experimental.{name}" for name in ("moe_compute", "moe_gpt", "selective_reduce_combine"))
+
+
 class MissingRule(ShadowError):
     """No rule says what the operation computes."""
 
     def __init__(self, op: str) -> None:
-        why = (
-            f"{op} runs kernels of the program itself, in C++: the mock runs none, so nobody knows what they write."
-            if op in _OWN_KERNELS
-            else f"{op} has no shadow rule."
-        )
+        why = f"{op} has no shadow rule."
+        if op in _OWN_KERNELS:
+            why = (
+                f"{op} runs kernels of the program itself, in C++: the mock runs none, so nobody knows what they write."
+            )
+        elif op in _PACKED:
+            why = (
+                f"{op} works on rows and weights in an order of cores and banks that only its kernels know; "
+                "ttnn documents none that the mock could follow."
+            )
         super().__init__(why, op)
 
 

@@ -80,4 +80,24 @@ def joined_heads(t: Env) -> None:
     t.check(out, wanted)
 
 
+def every_expert_its_region(t: Env) -> None:
+    """Two experts of a device, numbers 1 and 0: 40 rows from 64 on, then 64 rows from 0 on; behind them is nothing."""
+    buffer = t.put(t.rand(256, 128), dtype="bfloat8_b")
+    rows = t.shadow.values(buffer)[0]
+    placed = [[t.put(t.rand(128, 128, scale=0.1), dtype="bfloat4_b") for _ in range(3)] for _ in range(2)]
+    experts = [[t.shadow.values(weight)[0] for weight in expert] for expert in placed]
+    numbers = ([[0, 64]], [[64, 40]], [[1, 0]])
+    flat = dict(dtype="uint32", layout="ROW_MAJOR")
+    out = t.ttnn.experimental.deepseek_prefill.unified_routed_expert_moe(
+        buffer, *(t.put(torch.tensor(x, dtype=torch.int32), **flat) for x in numbers),
+        *([expert[which] for expert in placed] for which in range(3)), max_dispatched_tokens_per_expert=128,
+    )  # fmt: skip
+    wanted = torch.full_like(rows, float("nan"))
+    for region, (gate, up, down) in zip((slice(64, 128), slice(0, 64)), experts, strict=True):
+        x = rows[region]
+        wanted[region] = (torch.nn.functional.silu(x @ gate) * (x @ up)) @ down
+    for part in t.shadow.values(out):  # block floats: of a block the largest value sets the step
+        torch.testing.assert_close(part, wanted, rtol=2**-5, atol=0.05, equal_nan=True)
+
+
 CASES = collect(globals())

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from tests.tt_impl.cases.values.fused_heads import cores
 from tests.tt_impl.env import Env, collect
 from tests.tt_impl.properties import spread
 
@@ -63,6 +64,19 @@ def rows_without_a_number(t: Env) -> None:
     )
     pieces = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).chunk(2 * t.n, 2)
     t.check(out, [torch.cat([pieces[rank], pieces[2 * t.n - 1 - rank]], 2) for rank in range(t.n)], ulps=2)
+
+
+def reduced_in_pieces(t: Env) -> None:
+    """A list of tensors along the columns of which every device has one in the end."""
+    ttnn = t.ttnn
+    pieces = [spread(t, 1, 1, 32, 128) for _ in range(t.n)]
+    spec = ttnn.NdShardSpec(ttnn.Shape([1, 32, 128]), cores(t, 1, 1), ttnn.ShardOrientation.ROW_MAJOR)
+    place = ttnn.MemoryConfig(ttnn.BufferType.L1, spec)
+    out = ttnn.experimental.deepseek_moe_reduce_scatter(
+        [ttnn.to_memory_config(x, place) for x, _ in pieces], output_memory_config=ttnn.DRAM_MEMORY_CONFIG, dim=3,
+        num_links=1, topology=ttnn.Topology.Ring, cluster_axis=1,
+    )  # fmt: skip
+    t.check(out, [torch.stack(parts).sum(0) for _, parts in pieces], ulps=2)
 
 
 CASES = collect(globals())

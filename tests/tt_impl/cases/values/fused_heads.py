@@ -60,6 +60,32 @@ def reduce_scatter(t: Env) -> None:
     t.check(out, [sums[rank].chunk(4, 3)[places[rank]] for rank in range(t.n)], ulps=2)
 
 
+def matmul_and_reduce_scatter(t: Env) -> None:
+    """A product, and beside it the sum of another tensor."""
+    ttnn = t.ttnn
+    ten = cores(t, 5, 2)
+    x, rows = spread(t, 1, 1, 32, 640)
+    weight = t.rand(1, 1, 640, 640, scale=640**-0.5)
+    program = ttnn.MatmulMultiCoreReuseMultiCast1DProgramConfig(
+        compute_with_storage_grid_size=ttnn.CoreCoord(5, 2), in0_block_w=2, out_subblock_h=1, out_subblock_w=2,
+        per_core_M=1, per_core_N=2, fuse_batch=True, fused_activation=None, mcast_in0=False, gather_in0=True,
+        hop_cores=ttnn.CoreRangeSet([]),
+        num_global_cb_receivers=1, untilize_out=False,
+    )  # fmt: skip
+
+    other, parts = spread(t, 1, 1, 32, 1280)
+    product, summed = ttnn.experimental.llama_rs_matmul(
+        sharded(t, x, "WIDTH", ten, (32, 64)), sharded(t, t.put(weight), "WIDTH", ten, (640, 64)), _packets(t), 3,
+        t.semaphores(1)[0], 1, t.device, 1, ttnn.SubDeviceId(0), program_config=program, topology=t.linear,
+        rs_tensor=sharded(t, other, "WIDTH", cores(t, 5, 4), (32, 64)), dtype=ttnn.bfloat16,
+        memory_config_mm=config(t, "WIDTH", ten, (32, 64)), memory_config_rs=config(t, "WIDTH", ten, (32, 32)),
+    )  # fmt: skip
+    t.check(product, [part @ weight for part in rows], ulps=2)
+    sums = _sums(t, parts)
+    places = {rank: place for group in t.groups(1) for place, rank in enumerate(group)}
+    t.check(summed, [sums[rank].chunk(4, 3)[places[rank]] for rank in range(t.n)], ulps=2)
+
+
 def _heads(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x.reshape(1, -1, HEADS + 2, SIZE).split([HEADS, 1, 1], 2)
 
