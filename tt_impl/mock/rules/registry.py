@@ -73,7 +73,9 @@ _NEUTRAL_IN = {
     "experimental.strided_reduce_scatter_async": """
         mm_cores_y mm_block_ht mm_block_wt mm_N_full_block_wt chunk_width_in_mm_blocks""",
     # it says where results lie, or how devices exchange them
-    **dict.fromkeys(("batch_norm", "experimental.broadcast_to"), "output"),
+    **dict.fromkeys(
+        ("batch_norm", "experimental.broadcast_to", "experimental.deepseek_prefill.routed_expert_ffn"), "output"
+    ),
     "experimental.neighbor_pad_async": "neighbor_semaphore",
     "experimental.slice_reshard_async": "final_semaphore",
     "interleaved_to_sharded_partial": "shard_scheme shard_orientation",
