@@ -57,12 +57,15 @@ class MockTests:
         self._only = only
         named = ((case, mesh) for mesh, cases in meshes().items() for case in cases)
         self._meshes = {"-".join(case): mesh for case, mesh in named if not only or case[1] in only}
+        self._processes: dict[str, _Live] = {}
+        self._unchanged = scratch.Folder("unchanged")
 
     def recorded(self, tree: Tree, progress: Progress) -> LineMap:
         """Copy the tests beside the packages, and return what each executes, stored or new."""
         for name in BESIDE:
             (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tree.root / name)
         shutil.copy(ROOT / "tests/tt_impl/lines.py", tree.root / "sitecustomize.py")
+        shutil.copytree(tree.root, self._unchanged.name, dirs_exist_ok=True)
         key = _digest(*self._only)
         if self._stored_at.is_file():
             stored = json.loads(self._stored_at.read_text(encoding="utf-8"))
@@ -106,19 +109,42 @@ class MockTests:
             hear(message)
 
         until = time.monotonic() + limit_s
-        for command in self._commands(tree, [case.case for case in cases], record=False):
+        named = [case.case for case in cases]
+        tests = [name for name in named if name not in self._meshes]
+        for mesh, of_mesh in self._by_mesh(named).items():
+            ended = self._live(tree, mesh).judge(of_mesh, until - time.monotonic(), listen)
+            anew = ["-".join(case) for case in of_mesh] if ended is None else []
+            for command in self._commands(tree, anew, record=False):
+                ended = _listen(command, tree, until - time.monotonic(), listen)
+            if failed or (ended and ended.why):
+                return Ended() if failed or ended is None else ended
+        for command in self._commands(tree, tests, record=False):
             ended = _listen(command, tree, until - time.monotonic(), listen)
-            if failed or ended.why:
-                return ended if not failed else Ended()
+            return Ended() if failed else ended
         return Ended()
 
-    def _commands(self, tree: Tree, names: list[str], *, record: bool) -> Iterator[list[str]]:
-        """Yield what runs the named cases; when recording, all tests, too."""
+    def close(self) -> None:
+        """End the processes that hold meshes open."""
+        for live in self._processes.values():
+            live.end()
+        self._unchanged.cleanup()
+
+    def _live(self, tree: Tree, mesh: str) -> _Live:
+        """Return the process that holds a mesh open: a new one before the first change, and after one that ended it."""
+        if mesh not in self._processes or not self._processes[mesh].runs:
+            self._processes[mesh] = _Live(tree, Path(self._unchanged.name), mesh)
+        return self._processes[mesh]
+
+    def _by_mesh(self, names: list[str]) -> dict[str, list[list[str]]]:
         by_mesh: dict[str, list[list[str]]] = {}
         for name in names:
             if name in self._meshes:
                 by_mesh.setdefault(self._meshes[name], []).append(name.split("-", 2))
-        for mesh, cases in by_mesh.items():
+        return by_mesh
+
+    def _commands(self, tree: Tree, names: list[str], *, record: bool) -> Iterator[list[str]]:
+        """Yield what runs the named cases; when recording, all tests, too."""
+        for mesh, cases in self._by_mesh(names).items():
             with scratch.Folder("judge") as folder:
                 file = Path(folder, "cases.json")
                 file.write_text(json.dumps(cases), encoding="utf-8")
@@ -142,27 +168,69 @@ def meshes() -> dict[str, list[tuple[str, str, str]]]:
     for module in PROGRAMS:
         programs = importlib.import_module(f"tests.harness.programs.{module}")
         cases["t3k"] += [("program", module, name) for name in programs.EXPECTED]
+    cases["t3k"].append(("log", "logs", "all"))
     return cases
+
+
+class _Live:
+    """A process that holds a mesh open and judges one change of the source after the other."""
+
+    def __init__(self, tree: Tree, unchanged: Path, mesh: str) -> None:
+        arguments = ["-m", "tests.tt_impl.judge", mesh, str(tree.root)]
+        self._process = _started(arguments, unchanged, {}, subprocess.DEVNULL, stdin=subprocess.PIPE)
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def judge(self, cases: list[list[str]], limit_s: float, hear: Hear) -> Ended | None:
+        """Run cases on the source as it is, up to the first that fails; None if it takes a process of its own."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write((json.dumps(cases) + "\n").encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return None
+        for line in _lines(self._process, time.monotonic() + limit_s):
+            if line is None:
+                self.end()
+                return Ended(f"no end in {limit_s:.0f} s", out_of_time=True)
+            if line.startswith(b"judge "):
+                hear(_message(json.loads(line.removeprefix(b"judge "))))
+            elif line in (b"judged", b"anew"):
+                return Ended() if line == b"judged" else None
+        return None  # it is gone; a new one will tell why
+
+    def end(self) -> None:
+        _kill(self._process)
+
+
+def _started(
+    arguments: list[str], root: Path, variables: dict[str, str], errors: Any, stdin: Any = None
+) -> subprocess.Popen[bytes]:
+    """Start Python in a tree, in a group of processes of its own."""
+    environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=root,
+        env=environment | variables,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        start_new_session=True,
+    )
 
 
 def _listen(arguments: list[str], tree: Tree, limit_s: float, hear: Hear) -> Ended:
     """Run Python in the tree and hear of every case it tells; killed after ``limit_s`` with all that it started."""
-    environment = os.environ | {"PYTHONPATH": str(tree.root), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     with scratch.Folder("tests") as folder:
-        environment |= {"TMPDIR": folder}
+        variables = {"TMPDIR": folder}
         if "-x" not in arguments and "pytest" in arguments:
             Path(folder, "lines").mkdir()
-            environment |= {"REFSIM_MOCK_LINES_TO": str(Path(folder, "lines", "first.txt"))}
+            variables["REFSIM_MOCK_LINES_TO"] = str(Path(folder, "lines", "first.txt"))
         log = Path(folder, "log")
         with open(log, "wb") as errors:
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                cwd=tree.root,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-            )
+            process = _started(arguments, tree.root, variables, errors)
         verdicts = 0
         try:
             for line in _lines(process, time.monotonic() + limit_s):
@@ -236,8 +304,9 @@ def main(argv: Iterable[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args(argv if argv is None else [*argv])
     suite = {"suite": "tests of the mock", "backend": "ttnn-mock", "seed": asked.seed}
+    judge = MockTests(asked.out / "lines.json", asked.only)
     done = campaign.run(
-        MockTests(asked.out / "lines.json", asked.only),
+        judge,
         Asked(files_under(asked.files), **suite),
         asked.seed,
         campaign.Limits(asked.count, seconds(asked.budget, "--budget"), EACH_S),
@@ -246,6 +315,7 @@ def main(argv: Iterable[str] | None = None) -> int:
             lambda index, tried: print(score.line(index, tried), flush=True),
         ),
     )
+    judge.close()
     score.write(done, asked.out)
     print(score.text(done))
     percent = score.summary(done)["score"]

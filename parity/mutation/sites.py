@@ -158,6 +158,12 @@ class _Walk:
             for statement in node.body:
                 yield from self._visit(statement, body)
             return
+        if isinstance(node, ast.Lambda):  # in a table, whose other lines run with others
+            yield from self._of(node, runs)
+            body = Statement(node.body.lineno, node.body.end_lineno or node.lineno)
+            for part in (*node.args.defaults, *filter(None, node.args.kw_defaults), node.body):
+                yield from self._visit(part, body)
+            return
         if isinstance(node, ast.stmt) and runs.first > 1 and not isinstance(node, ast.ClassDef):
             runs = head(node)
         if hasattr(node, "lineno"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from tests.harness import words
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.harness.measured import __name__ as MEASURED
 from tt_impl.harness.reports.exhausted import cheapest, lines, unused
@@ -54,6 +56,12 @@ def test_circular_buffers_beside_tensors(measured: dict[str, Any]) -> None:
     assert (record["op"], record["memory"], record["asked_per_bank"]) == ("ttnn.softmax", "L1", 0)
     assert "the circular buffers of its program end at" in record["sentence"]
     assert record["memories"]["L1"]["owners"][0]["bytes_per_bank"] == 20 * 64 * KIB
+
+
+def test_records_word_for_word(measured: dict[str, Any]) -> None:
+    records = [record for name in sorted(measured) if name != "folder" for record in measured[name]["exhausted"]]
+    text = "\n".join(["\n".join(lines(record)) + "\n" + json.dumps(record, indent=1) for record in records])
+    words.check("exhausted.txt", words.by_source(text))
 
 
 @needs_ttnn

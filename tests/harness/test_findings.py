@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness import words
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.harness.programs import branches, cached, mistakes, padding, replays, seeded
 from tests.tt_impl.worker import launch
@@ -74,6 +75,13 @@ def test_a_mistake_put_into_our_own_layers_is_named(name: str, found: dict[str, 
         assert ran["error"] is None, ran["error"]
         errors = [(f["kind"], f["op"]) for f in ran["findings"] if f["severity"] == "error"]
         assert errors == ([seeded.EXPECTED[name]] if how == "wrong" else []), ran["findings"]
+
+
+@pytest.mark.parametrize("module", [mistakes, branches, padding, replays, cached], ids=lambda module: module.__name__)
+def test_findings_word_for_word(module: Any, found: dict[str, Any]) -> None:
+    names = [f"{name} {version}" for name in module.EXPECTED for version in ("wrong", "right")]
+    findings = {name: found[name]["findings"] for name in names}
+    words.check(f"{module.__name__.rpartition('.')[2]}.json", words.all_told(findings))
 
 
 def test_every_kind_has_a_program(found: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from tests import warm
+from tests.harness import words
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.tt_impl.worker import ROOT, launch
 
@@ -69,6 +71,12 @@ def test_a_program_whose_end_fits_nothing_is_not_in_line(compared: dict[str, Any
     found = compared["another shape"]
     assert found["first"] == "(module)" and {row[1] for row in found["rows"][:-1]} == {"-"}
     assert found["text"].endswith("(module) has no counterpart: no result of the program has the elements of 2x64x64.")
+
+
+def test_comparisons_word_for_word(compared: dict[str, Any]) -> None:
+    """Figures to a tenth: processors round differently."""
+    text = words.by_source("\n\n".join(found["text"] for found in compared.values()))
+    words.check("compared.txt", re.sub(r"\d+\.\d{2,}", lambda figure: f"{float(figure[0]):.1f}", text))
 
 
 def test_example(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import words
 from tests.harness.suites import Ran, run_suite
 from tests.tree import ROOT
 
@@ -76,6 +77,10 @@ def test_every_test_is_what_it_is(whole: Ran) -> None:
     assert found == VALUES | EVIDENCE | ENDS, whole.out[-4000:]
     assert whole.code == 1
     assert whole.left == []
+
+
+def test_what_a_run_says_word_for_word(whole: Ran) -> None:
+    words.check("suite.txt", whole.told())
 
 
 def test_names_of_what_failed(whole: Ran) -> None:

@@ -16,6 +16,7 @@ import pytest
 from refsim.base.errors import UserError
 from refsim.timing.cost import device_ops
 from refsim.timing.fit.measured import trace
+from tests.harness import words
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.harness.suites import run_suite
 from tt_impl.harness.pytest import summary
@@ -79,6 +80,27 @@ def test_markdown_says_that_times_are_predicted(measured: dict[str, Any]) -> Non
     text = path_of(measured, "leaking_loop", ".md").read_text(encoding="utf-8")
     assert "not measured" in text and "no kernel was run" in text
     assert "- leak: ttnn.all_gather at tests/harness/measured.py:" in text
+
+
+def test_reports_word_for_word(measured: dict[str, Any]) -> None:
+    texts = [
+        path.read_text(encoding="utf-8") for path in sorted((Path(measured["folder"]) / REPORTS).glob("tests*.md"))
+    ]
+    texts.append((Path(measured["folder"]) / REPORTS / "index.md").read_text(encoding="utf-8"))
+    words.check("reports.txt", words.by_source("\n".join(texts)))
+
+
+@pytest.mark.parametrize(("program", "suffix"), [("costs", ".csv"), ("halves", ".trace.json"), ("peak", ".json")])
+def test_files_of_a_report_in_whole(program: str, suffix: str, measured: dict[str, Any]) -> None:
+    text = path_of(measured, program, suffix).read_text(encoding="utf-8")
+    if suffix != ".csv":
+        text = json.dumps(json.loads(text, object_hook=_without_bits), indent=1) + "\n"
+    words.check(f"{program}{suffix}", words.by_source(text))
+
+
+def _without_bits(part: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what a processor may round otherwise."""
+    return {name: sorted(value) if name == "value" and value else value for name, value in part.items()}
 
 
 def test_trace(measured: dict[str, Any]) -> None:
@@ -164,6 +186,17 @@ def test_visualizer_finds_the_buffers_after_each_operation(
     (cores, banks) = database.execute("SELECT num_compute_cores, l1_num_banks FROM devices").fetchone()
     assert (cores, banks) == (64, 64)
     assert database.execute("SELECT COUNT(*) FROM errors").fetchone() == (0,)
+
+
+def test_tables_of_the_visualizer(database: sqlite3.Connection) -> None:
+    """All but addresses and the text of traces, which hold numbers of lines."""
+    names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+    tables = {}
+    for name in names:
+        rows = [list(row) for row in database.execute(f"SELECT * FROM {name}")]
+        tables[name] = [len(rows), *rows[:12]]
+    text = "".join(f"{name} {json.dumps(rows)}\n" for name, rows in tables.items())
+    words.check("costs.visualizer.txt", words.by_source(re.sub(r'\\", line ', ":", text)))
 
 
 def test_index_over_all_programs(measured: dict[str, Any]) -> None:

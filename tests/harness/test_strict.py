@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
+from tests.harness import words
 from tests.harness.suites import run_suite
 from tests.tree import ROOT
 
@@ -35,6 +36,10 @@ def test_every_error_fails_its_test_and_nothing_else_does(strict) -> None:
     assert {name.partition("[")[0] for name, wrong in strict.junit.items() if wrong} == set(FAILING)
     assert "4  failed: a finding, which strict mode does not allow" in strict.out
     assert "ttnn.matmul is refused, and the program goes on" in strict.out
+
+
+def test_what_a_strict_run_says_word_for_word(strict) -> None:
+    words.check("strict.txt", strict.told())
 
 
 def test_without_it_findings_are_told_and_fail_nothing(tmp_path: Path) -> None:

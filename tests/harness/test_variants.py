@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness import words
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.harness.programs import variants
 from tests.tree import ROOT
@@ -40,6 +41,10 @@ def test_wrong_programs_are_named(family: str, ran: dict[str, Any]) -> None:
 def test_right_programs_are_silent(family: str, ran: dict[str, Any]) -> None:
     right = {name: ran[f"{name} right"] for name in names(family)}
     assert {name: row for name, row in right.items() if row != {"error": None, "findings": []}} == {}
+
+
+def test_findings_word_for_word(ran: dict[str, Any]) -> None:
+    words.check("variants.json", words.all_told({name: row["findings"] for name, row in ran.items()}))
 
 
 def test_the_table_of_the_page() -> None:

@@ -25,18 +25,11 @@ from tt_impl.harness.checks.finding import Finding, at
 from tt_impl.harness.checks.reads import ALLOCATES, HOST, read_by, succeeded, written_remotely
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
 
-_TICKS = 16
-"""Of the clock, per event: beginning, exchange, transfers, end."""
-_BEGIN = 1
-_HEARD = 3
-_TELL = 4
-_KNOWN = 6
-_SEND = 8
-_ARRIVED = 12
-_END = 14
+_TICKS = 32
+"""Of the clock, per event: beginning, exchange, transfers, end, in this order and with room between."""
+_BEGIN, _HEARD, _TELL, _KNOWN, _SEND, _ARRIVED, _END = range(1, 22, 3)
 _SIGNALS = 0
 _DATA = 1
-_NOBODY = -1
 _LOCAL = frozenset({"ring_attention"})
 """Collectives whose results are not written by others, but whose gathered inputs are."""
 

@@ -30,7 +30,8 @@ def local_statistics(log: EventLog) -> Iterator[Finding]:
     """Find statistics of a part of the columns that are used before those of the other parts were gathered."""
     made: dict[int, tuple[Event, frozenset[int]]] = {}
     for event in succeeded(log):
-        used = [made[use.buffer] for use in event.inputs if use.buffer in made and use.argument != "0"]
+        seen = [use for use in event.inputs if event.op in _USE or not is_output(use)]
+        used = [made[use.buffer] for use in seen if use.buffer in made and use.argument != "0"]
         used = used or [made[use.buffer] for use in event.inputs[:1] if use.buffer in made and event.op not in _USE]
         for use in (*event.outputs, *(use for use in event.inputs if is_output(use) and use.buffer in event.written)):
             made.pop(use.buffer, None)

@@ -64,7 +64,8 @@ def partial_sums(log: EventLog) -> Iterator[Finding]:
             devices.update(*(use.devices for use in event.inputs))
         elif part is not None:
             yield from _misused(event, part, len(operands))
-            part = _onwards(event, part, len(operands))
+            wholes = [use for use in event.inputs if use.buffer not in parts and cut_dims(use)[part.axis] is None]
+            part = _onwards(event, part, len(operands), wholes)
         if made is not None and event.options.get("activation", event.options.get("fused_activation")) is not None:
             yield _nonlinear(event, made)
             made = None
@@ -119,13 +120,15 @@ def is_dim(use: TensorUse, dim: int | None, wanted: int) -> bool:
     return dim is not None and dim % len(use.shape) == len(use.shape) + wanted
 
 
-def _onwards(event: Event, part: _Part, operands: int) -> _Part | None:
-    """Return what is left of a part after ``event``; None if it became a sum, or was reported."""
+def _onwards(event: Event, part: _Part, operands: int, wholes: list[TensorUse]) -> _Part | None:
+    """Return what is left of a part after ``event``; None if it became a sum, or was reported.
+
+    ``wholes`` are its other operands that all devices of the axis hold.
+    """
     if any(c["axis"] in (None, part.axis) for c in event.collectives) or _is_nonlinear(event, operands):
         return None
     if event.op in _ADDS and part.added is None and operands < 2:
-        others = [use for use in event.inputs if len(event.inputs) > 1 and cut_dims(use)[part.axis] is None]
-        return replace(part, added=event) if others else part
+        return replace(part, added=event) if wholes else part
     return part
 
 

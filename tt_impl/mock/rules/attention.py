@@ -96,10 +96,7 @@ def _by_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, hidden: Hidden, alwa
         seen = ~hidden(torch.arange(start, start + part.shape[2])[:, None], columns).expand(part.shape[2], -1)
         seen = F.pad(seen, (0, int(always)), value=True)
         used = seen.any(0).nonzero().flatten()
-        if not used.numel():
-            parts.append(part.new_full((*part.shape[:3], v.shape[-1]), float("nan")))
-            continue
-        columns_seen = slice(int(used[0]), int(used[-1]) + 1)
+        columns_seen = slice(int(used[0]), int(used[-1]) + 1) if used.numel() else slice(1)
         seen = seen[:, columns_seen]
         out = F.scaled_dot_product_attention(part, k[:, :, columns_seen], v[:, :, columns_seen], seen, scale=scale)
         parts.append(out.masked_fill(~seen.any(-1, keepdim=True), float("nan")))

@@ -90,8 +90,6 @@ def gradients(function: Callable[..., Tensor], grad: Tensor, operands: Sequence[
         leaves = [x.detach().double().requires_grad_() if isinstance(x, Tensor) else x for x in operands]
         result = function(*leaves, **options)
         wanted = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        if not result.requires_grad:
-            return [torch.zeros_like(leaf) for leaf in wanted]
         results = torch.autograd.grad(result, wanted, grad.to(result.dtype).expand(result.shape), allow_unused=True)
     return [torch.zeros_like(leaf) if g is None else g.float() for leaf, g in zip(wanted, results, strict=True)]
 

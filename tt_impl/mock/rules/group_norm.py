@@ -75,10 +75,8 @@ def _normed(x: Tensor, pixels: Tensor, groups: int, epsilon: float) -> Tensor:
 
 def _unpadded(values: Tensor | None, channels: int, chunk: int) -> Tensor | None:
     """Return values of all channels: where ``chunk`` channels lie on a core, each core's begin at a new stick of 32."""
-    if values is None or values.numel() == channels or not chunk or channels % chunk:
-        return values
     padded = chunk + -chunk % TILE
-    if values.numel() != channels // chunk * padded:
+    if values is None or not chunk or channels % chunk or values.numel() != channels // chunk * padded:
         return values
     return values.reshape(-1, padded)[:, :chunk].reshape(-1)
 

@@ -54,9 +54,7 @@ def _rows(call: Call, image: Tensor, output: int = 0) -> Tensor:
     """Put channels last, in the shape of an output; what that has more channels are zeros."""
     shape = tuple(call.outputs[output].shape)
     rows = image.permute(0, 2, 3, 1)
-    if shape[-1] > rows.shape[-1]:
-        rows = F.pad(rows, (0, shape[-1] - rows.shape[-1]))
-    return rows.reshape(shape)
+    return F.pad(rows, (0, max(0, shape[-1] - rows.shape[-1]))).reshape(shape)
 
 
 @per_device("max_pool2d", with_call=True)
