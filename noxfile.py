@@ -125,7 +125,8 @@ def mutation_mock(session: nox.Session) -> None:
     out = "out/mutation_mock"
     session.run("python", "-m", "benchmarks.mock_mutation", "--out", out, *session.posargs)
     if not session.posargs:
-        shutil.copy(Path(out, "mutation.md"), Path("reports", "mutation_mock.md"))
+        for kind in ("mutation", "coverage"):
+            shutil.copy(Path(out, f"{kind}.md"), Path("reports", f"{kind}_mock.md"))
 
 
 @nox.session

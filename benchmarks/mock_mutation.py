@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.cli.mutate import seconds
-from parity.mutation import campaign, score
+from parity.mutation import campaign, coverage, score
 from parity.mutation.campaign import in_turn
 from parity.mutation.child import Ended, Hear
 from parity.mutation.measure import Asked, Executed, LineMap, Progress
@@ -35,6 +35,8 @@ from parity.mutation.tree import PACKAGES, ROOT, Tree, files_under
 from refsim.base import scratch
 
 FOLDERS = ["tt_impl/mock", "tt_impl/harness"]
+RULES = "tt_impl/mock/rules"
+"""Whose lines are counted that a case executes which compares values or findings."""
 PROGRAMS = "mistakes padding replays cached variants".split()
 TESTS = ["tests/harness", "tests/tt_impl"]
 BY_CASES = ("mock/test_shadow.py", "mock/test_upstream_shapes.py", "test_lines.py", "mock/test_speed.py")
@@ -59,9 +61,18 @@ class MockTests:
         self._meshes = {"-".join(case): mesh for case, mesh in named if not only or case[1] in only}
         self._processes: dict[str, _Live] = {}
         self._unchanged = scratch.Folder("unchanged")
+        self._recorded = LineMap([])
+
+    def compared(self) -> LineMap:
+        """Return the lines of the cases that compare what the mock computes, or what is found, with what is expected."""
+        return LineMap([case for case in self._recorded.cases if not case.case.startswith("test-")])
 
     def recorded(self, tree: Tree, progress: Progress) -> LineMap:
         """Copy the tests beside the packages, and return what each executes, stored or new."""
+        self._recorded = self._stored_or_new(tree, progress)
+        return self._recorded
+
+    def _stored_or_new(self, tree: Tree, progress: Progress) -> LineMap:
         for name in BESIDE:
             (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tree.root / name)
         shutil.copy(ROOT / "tests/tt_impl/lines.py", tree.root / "sitecustomize.py")
@@ -318,6 +329,10 @@ def main(argv: Iterable[str] | None = None) -> int:
     judge.close()
     score.write(done, asked.out)
     print(score.text(done))
+    compared = judge.compared()
+    rules = files_under([RULES])
+    counts = [coverage.count(file, (ROOT / file).read_text(encoding="utf-8"), compared.lines(file)) for file in rules]
+    coverage.write(Asked(rules, **suite), counts, compared, asked.out)
     percent = score.summary(done)["score"]
     return int(percent is None or percent < asked.least)
 

@@ -1,9 +1,11 @@
 """Cases of the mock's rules and programs of its findings, in a process of its own: verdicts as lines of JSON.
 
 python -m tests.tt_impl.judge MESH CASES [FOLDER]   CASES is a file: a list of [kind, module, name]
+python -m tests.tt_impl.judge MESH TREE             answers such lists, lines of stdin, on the tree as it is then
 
-Kind ``rule`` is a case of ``tests/tt_impl/cases``, ``program`` one of ``tests/harness/programs``. The first that
-fails is the last. With an empty ``FOLDER`` all run, and each tells which lines of the mock and the harness it executes.
+Kind ``rule`` is a case of ``tests/tt_impl/cases``, ``program`` one of ``tests/harness/programs``, ``log`` all of its
+logs. The first that fails is the last. With an empty ``FOLDER`` all run, and each tells which lines of the mock and the
+harness it executes.
 """
 
 from __future__ import annotations
@@ -15,10 +17,14 @@ import sys
 import tempfile
 import time
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tests.tt_impl import lines
+from tests.tt_impl.swapped import Sources, swapped
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def rule(mesh: Any, module: str, name: str) -> None:
@@ -40,30 +46,72 @@ def rule(mesh: Any, module: str, name: str) -> None:
 
 
 def program(mesh: Any, module: str, name: str) -> None:
-    """A wrong program is named by its kind, and by its operation where that is known; a right one gives nothing."""
+    """Hold what is found in a wrong program against the approved words; a right one gives nothing."""
+    from tests.harness import words
     from tests.tt_impl.env import Env
     from tt_impl.harness.checks.find import find
     from tt_impl.harness.watch.session import watched
 
     programs = importlib.import_module(f"tests.harness.programs.{module}")
-    expected = programs.EXPECTED[name]
-    for wrong in (True, False):
+    approved = words.approved_of(module)
+    for version in ("wrong", "right"):
         with watched() as session:
-            getattr(programs, name)(Env(mesh, session.shadow), wrong)
-        findings = find(session.log)
-        if isinstance(expected, str):
-            kinds = {finding.kind for finding in findings}
-            assert kinds == ({expected} if wrong else set()), kinds
-        else:
-            places = [(finding.kind, finding.op) for finding in findings]
-            assert places == ([expected] if wrong else []), places
+            getattr(programs, name)(Env(mesh, session.shadow), version == "wrong")
+        told = [words.told(asdict(finding)) for finding in find(session.log)]
+        assert told == approved.get(f"{name} {version}", []), told
 
 
-KINDS = {"rule": rule, "program": program}
+def log(mesh: Any, module: str, name: str) -> None:
+    """Hold what the checks say of logs written by hand."""
+    importlib.import_module(f"tests.harness.programs.{module}").check()
+
+
+KINDS = {"rule": rule, "program": program, "log": log}
+
+
+def run(mesh: Any, case: list[str]) -> tuple[str, float]:
+    """Run a case; returns the error that it raised, if any, and its seconds."""
+    kind, module, name = case
+    started = time.monotonic()
+    try:
+        KINDS[kind](mesh, module, name)
+        error = ""
+    except Exception as raised:
+        error = "".join(traceback.format_exception(raised, limit=-6))
+    return error, time.monotonic() - started
+
+
+def tell(case: list[str], error: str, seconds: float, executed: dict[str, list[int]] | None = None) -> None:
+    told = {"case": "-".join(case), "error": error, "seconds": seconds, "lines": executed or {}}
+    print("judge " + json.dumps(told), flush=True)
+
+
+def judge_changes(mesh: Any, tree: Path) -> None:
+    """Answer every line of stdin, a list of cases, by their verdicts on the source of ``tree``, and ``judged``.
+
+    ``anew`` instead says that it takes another process: something outside of functions has changed, or a case that
+    failed fails without the change, too.
+    """
+    sources = Sources(ROOT, tree, ["tt_impl/mock", "tt_impl/harness"])
+    for line in sys.stdin:
+        error = ""
+        case: list[str] = []
+        with swapped(sources.changed()) as can_be_judged:
+            for case in json.loads(line) if can_be_judged else ():
+                error, seconds = run(mesh, case)
+                if error:
+                    break
+                tell(case, error, seconds)
+        if not can_be_judged or (error and run(mesh, case)[0]):
+            print("anew", flush=True)
+            continue
+        if error:
+            tell(case, error, seconds)
+        print("judged", flush=True)
 
 
 def main(mesh_name: str, file: str, folder: str = "") -> None:
-    """Run the cases that the file names."""
+    """Run the cases that the file names; of a folder, a tree that changes, those that stdin names."""
     from tt_impl.mock import prepare
     from tt_impl.run.cluster import derive_fabric, opened
     from tt_impl.run.mesh import Mesh
@@ -74,19 +122,15 @@ def main(mesh_name: str, file: str, folder: str = "") -> None:
     fabric = derive_fabric(spec)
     with opened(spec, fabric) as device:
         mesh = Mesh(device, spec, "mock", fabric)
-        for number, (kind, module, name) in enumerate(json.loads(Path(file).read_text(encoding="utf-8"))):
+        if Path(file).is_dir():
+            judge_changes(mesh, Path(file))
+            os._exit(0)
+        for number, case in enumerate(json.loads(Path(file).read_text(encoding="utf-8"))):
             recorded = Path(folder, f"{number}.txt")
             if folder:
                 lines.switch(recorded)
-            error = ""
-            started = time.monotonic()
-            try:
-                KINDS[kind](mesh, module, name)
-            except Exception as raised:
-                error = "".join(traceback.format_exception(raised, limit=-6))
-            told = {"case": f"{kind}-{module}-{name}", "error": error, "seconds": time.monotonic() - started}
-            told["lines"] = lines.read([recorded]) if folder else {}
-            print("judge " + json.dumps(told), flush=True)
+            error, seconds = run(mesh, case)
+            tell(case, error, seconds, lines.read([recorded]) if folder else None)
             if error and not folder:
                 break
         sys.stdout.flush()
