@@ -16,6 +16,10 @@ def parent_beside_its_submeshes(t: Env) -> None:
     raises(UserError, lambda: ttnn.add(before, 1.0), "ttnn.add", "cut into submeshes")
     for device in (first, second):
         t.check(ttnn.add(ttnn.from_torch(x, device=device, **kwargs), 1.0), x + 1)
+        factors = t.rand(1, 3, 5, 7)  # ttnn takes the product of all on one device only
+        product = ttnn.from_torch(factors, device=device, **kwargs)
+        t.check(ttnn.prod(product), factors.prod(), ulps=4)
+        t.check(ttnn.prod(product, keepdim=True), factors.prod().reshape(1, 1, 1, 1), ulps=4)
     assert second.create_submesh(ttnn.MeshShape(1, 1)).shape == ttnn.MeshShape(1, 1)
 
 

@@ -171,6 +171,9 @@ def padding_goes_along(t: Env) -> None:
     wide = ttnn.transpose(ttnn.fill_implicit_tile_padding(t.put(t.rand(1, 50, 4, 64)), 7.0), 1, 2)
     fills = t.shadow.store.fills(wide)
     assert (fills.rows, fills.columns) == (0.0, 0.0)
+    for options, left in (({}, 0.0), ({"pad_value": 5.0}, 5.0), ({"skip_padding_fill": True}, None)):
+        fills = t.shadow.store.fills(ttnn.reshape(t.put(t.rand(1, 1, 40, 48)), (1, 1, 48, 40), **options))
+        assert (fills.rows, fills.columns) == (left, left), options
 
 
 def images_and_rings_with_numerics(t: Env) -> None:
