@@ -64,7 +64,7 @@ class MockTests:
         self._recorded = LineMap([])
 
     def compared(self) -> LineMap:
-        """Return the lines of the cases that compare what the mock computes, or what is found, with what is expected."""
+        """Return the lines of the cases that compare values, or findings, with what is expected."""
         return LineMap([case for case in self._recorded.cases if not case.case.startswith("test-")])
 
     def recorded(self, tree: Tree, progress: Progress) -> LineMap:
