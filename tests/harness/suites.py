@@ -38,7 +38,9 @@ class Ran:
         rows = [asdict(verdict) | {"seconds": 0} for verdict in self.verdicts.values()]
         lines = [json.dumps({name: value for name, value in row.items() if value}) for row in rows]
         summary = self.out.partition("= ttnn mock ")[2].partition("= short test summary")[0]
-        text = "\n".join([*sorted(lines), json.dumps(self.junit), summary])
+        text = re.sub(
+            r'"assert .*?"(?=, "|})', '"assert"', "\n".join([*sorted(lines), json.dumps(self.junit), summary])
+        )
         return re.sub(r"/\S*/(?=suite/|reports?/|report$)", "", re.sub(r"\d+\.\d+ ?s\b", "S", text))
 
     @property
