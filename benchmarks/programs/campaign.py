@@ -9,9 +9,11 @@ is made of all. Seconds and memory are those of the process that ``refsim ttnn r
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,9 +47,12 @@ class Program:
         source: a key of ``TREES``.
         script: file to run; its folder is on the search path.
         mesh: what it asks for.
-        weights: what to make small random weights with, given to the script as its first argument.
+        weights: what to make small random weights with, given to a script as its first argument, to a test as
+            ``HF_MODEL``.
         path: folders of the checkout that are on the search path.
         changed: what the script replaces in the published program, and why.
+        cause: whose a failure is and why, where somebody has looked.
+        is_test: a case of ``script``, drawn with a seed, is run by pytest.
     """
 
     name: str
@@ -57,11 +62,16 @@ class Program:
     weights: str = ""
     path: tuple[str, ...] = (".",)
     changed: str = ""
+    cause: str = ""
+    is_test: bool = False
 
 
 @dataclass
 class Row:
-    """What came of it: ``checks`` are its comparisons; ``seconds``, ``cpu_seconds``, ``gib`` are of its process."""
+    """What came of it: ``checks`` are its comparisons; ``seconds``, ``cpu_seconds``, ``gib`` are of its process.
+
+    ``cause`` says whose a failure is, and why, where somebody has looked.
+    """
 
     name: str
     source: str
@@ -76,24 +86,39 @@ class Row:
     cpu_seconds: float = 0.0
     changed: str = ""
     checks: dict[str, str] = field(default_factory=dict)
+    cause: str = ""
 
     @property
     def whose(self) -> str:
-        """Whose a failure is, as far as its kind says."""
+        """Whose a failure is: as somebody found, or as far as its kind says."""
         if self.category in (verdicts.RULES, verdicts.KERNELS, verdicts.FALLBACK, verdicts.NO_DEVICE):
             return "-"
+        if self.category == verdicts.SKIPPED:
+            return "skipped"
+        if self.cause:
+            return self.cause.partition(":")[0]
         if self.category in (verdicts.ENVIRONMENT, verdicts.VERSION):
             return "not here"
         return "ours" if self.category in OURS else "open"
 
 
 QUIRKS = "reference: frequencies of timesteps in bfloat16, as tt_dit has them; `arange` of uint32 from the host"
+QWEN = (
+    "rotary positions by the arguments of older diffusers; reference: guidance without its norm rescaled, prompts that "
+    "attend to their padding, as tt_dit has them"
+)
 PIPELINES = (
     ("flux1", "flux1", f"{QUIRKS}; guidance not times 1000; VAE in torch"),
     ("sd35", "sd35", f"{QUIRKS}; VAE in torch"),
     ("mochi", "mochi", "VAE in torch, latents in float32 for it"),
     ("wan22", "wan", ""),
+    ("qwenimage", "qwenimage", f"{QUIRKS}; {QWEN}"),
 )
+
+
+TUTORIALS = ("ttnn/ttnn/examples/usage", "ttnn/ttnn/examples/bert", "ttnn/tutorials/basic_python")
+TABLE = Path(__file__).with_name("tests.csv")
+"""Test files of tt-metal: path, weights, what is replaced, and whose a failure is."""
 
 
 def programs(trees: dict[str, Path]) -> Iterator[Program]:
@@ -109,35 +134,63 @@ def programs(trees: dict[str, Path]) -> Iterator[Program]:
     if TT_METAL in trees:
         for name, weights, changed in PIPELINES:
             yield Program(f"tt_dit {name}", TT_METAL, DRIVE / f"{name}.py", "t3k", weights, (".",), changed)
-        for script in sorted(trees[TT_METAL].glob("ttnn/ttnn/examples/usage/[a-z]*.py")):
-            yield Program(f"usage/{script.name}", TT_METAL, script, "n150", path=())
+        for folder in TUTORIALS:
+            for script in sorted(trees[TT_METAL].glob(f"{folder}/[a-z]*.py")):
+                yield Program(f"{script.parent.name}/{script.name}", TT_METAL, script, "n150")
+        with TABLE.open(newline="", encoding="utf-8") as table:
+            for row in csv.DictReader(table):
+                script = trees[TT_METAL] / row["path"]
+                why = row["replaced"], row["cause"]
+                yield Program(row["path"], TT_METAL, script, "auto", row["weights"], (".",), *why, is_test=True)
 
 
 def run(program: Program, tree: Path, work: Path, limit: float) -> Row:
     """Run one program on the mock."""
-    arguments: list[str] = []
-    if program.weights:
-        arguments = [str(checkpoints.make(program.weights, work / program.weights))]
-    search = [str(ROOT), *(str((tree / folder).resolve()) for folder in program.path), str(DRIVE)]
+    weights = checkpoints.make(program.weights, work / program.weights) if program.weights else None
+    search = [*(str((tree / folder).resolve()) for folder in program.path), str(ROOT), str(DRIVE)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(search), "TOKENIZERS_PARALLELISM": "false"}
-    command = [sys.executable, "-m", "refsim", "ttnn", "run", "--json", "--mesh", program.mesh]
-    with tempfile.TemporaryFile("w+") as stderr, tempfile.TemporaryFile("w+") as stdout:
-        began = time.monotonic()
-        process = subprocess.Popen(
-            [*command, str(program.script), *arguments], cwd=work, env=environment, stdout=stdout, stderr=stderr
-        )
-        usage = _waited(process, limit)
+    with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder, "verdict.json")
+        if program.is_test:
+            environment |= {"HF_HUB_OFFLINE": "1", "TT_CACHE_PATH": folder} | (
+                {"HF_MODEL": str(weights)} if weights else {}
+            )
+            command = _pytest(program.script, answer, limit)
+        else:
+            command = [sys.executable, "-m", "refsim", "ttnn", "run", "--json", "--mesh", program.mesh]
+            command += [str(program.script), *([str(weights)] if weights else [])]
+        with answer.open("w") as stdout:
+            began = time.monotonic()
+            process = subprocess.Popen(
+                command, cwd=tree if program.is_test else work, env=environment, stderr=log,
+                stdout=log if program.is_test else stdout, start_new_session=True,
+            )  # fmt: skip
+            usage = _waited(process, limit)
         seconds = time.monotonic() - began
-        stderr.seek(0)
-        stdout.seek(0)
-        text = stderr.read()
-        answer = stdout.read()
-    verdict = json.loads(answer) if answer.startswith("{") else {"category": verdicts.TIMEOUT, "message": "no end"}
+        log.seek(0)
+        return _row(program, log.read(), answer.read_text(), seconds, usage)
+
+
+def _pytest(script: Path, answer: Path, limit: float) -> list[str]:
+    """Return the command that runs a case of a file of tests, drawn with a seed."""
+    options = ["-q", "-s", "--tb=short", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
+    mock = ["--ttnn-mock=auto", "--ttnn-mock-cases=1", f"--ttnn-mock-json={answer}", f"--timeout={limit:g}"]
+    return [sys.executable, "-m", "pytest", "-p", "tt_impl.harness.plugin", *options, *mock, str(script)]
+
+
+def _row(program: Program, log: str, answer: str, seconds: float, usage: Any) -> Row:
+    """Make a row of what a process said and used; one that said nothing had no time, or could not be collected."""
+    broken = re.search(r"^E +(?P<why>\w*Error\b.*)$", log, re.MULTILINE)
+    verdict: dict[str, Any] = {"category": verdicts.TIMEOUT, "message": "no end"}
+    if answer.startswith("{"):
+        verdict = json.loads(answer.splitlines()[0] if program.is_test else answer)
+    elif broken:
+        verdict = {"category": verdicts.ENVIRONMENT, "message": broken["why"]}
     ops: dict[str, int] = verdict.get("ops", {})
     return Row(
         program.name,
         program.source,
-        program.mesh,
+        verdict.get("mesh", program.mesh),
         verdict["category"],
         verdict["message"],
         sum(ops.values()),
@@ -147,25 +200,26 @@ def run(program: Program, tree: Path, work: Path, limit: float) -> Row:
         round(usage.ru_maxrss / 2**20, 2),
         round(usage.ru_utime + usage.ru_stime, 1),
         program.changed,
-        _checks(text),
+        _checks(log),
+        program.cause,
     )
 
 
 def _waited(process: subprocess.Popen, limit: float) -> Any:
-    """Wait for a process, told to end after ``limit`` seconds, killed 30 later; return what was used.
+    """Wait for a process and those it started, told to end after ``limit`` seconds, killed 30 later; return the usage.
 
     ``Popen.wait`` has a limit but not what was used, ``os.wait4`` the reverse: so it is asked now and then.
     """
     end = time.monotonic() + limit
-    ends = process.terminate
+    ends = signal.SIGTERM
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid:
             process.returncode = os.waitstatus_to_exitcode(status)
             return usage
         if time.monotonic() > end:
-            ends()
-            ends = process.kill
+            os.killpg(process.pid, ends)
+            ends = signal.SIGKILL
             end += 30
         time.sleep(0.2)
 
@@ -188,6 +242,7 @@ def page(rows: Iterable[Row]) -> str:
         "which does other work, too; they say nothing about a device. A failure is *not here* where weights, a file\n"
         "or a module are missing, *ours* where the mock does not know a value, else open.\n\n"
         f"{passed} of {len(rows)} pass, {sum(row.whose == 'not here' for row in rows)} need what is not here.\n"
+        "Of a file of tests a case drawn with a seed is run.\n"
     )
     parts = [head]
     for source in dict.fromkeys(row.source for row in rows):
@@ -201,9 +256,10 @@ def page(rows: Iterable[Row]) -> str:
         ]  # fmt: skip
         heads = ("program", "mesh", "verdict", "whose", "operations", "TT-Lang kernels", "findings", "checks", "s")
         parts.append(f"## {source}\n\n" + as_markdown(cells, (*heads, "CPU s", "peak GiB", "replaced")) + "\n")
-    failures = [(row.name, row.message) for row in rows if row.whose != "-"]
+    failures = [(row.name, row.message, row.cause or "-") for row in rows if row.whose != "-"]
     if failures:
-        parts.append("## What stopped the others\n\n" + as_markdown(failures, ("program", "message")) + "\n")
+        heads = ("program", "message", "whose, and why")
+        parts.append("## What stopped the others\n\n" + as_markdown(failures, heads) + "\n")
     return "\n".join(parts)
 
 

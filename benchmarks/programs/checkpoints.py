@@ -130,6 +130,38 @@ def _sd35(folder: Path) -> None:
     ).save_pretrained(folder)  # fmt: skip
 
 
+def _qwenimage(folder: Path) -> None:
+    from diffusers import (
+        AutoencoderKLQwenImage,
+        FlowMatchEulerDiscreteScheduler,
+        QwenImagePipeline,
+        QwenImageTransformer2DModel,
+    )
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
+
+    alphabet = sorted(ByteLevel.alphabet())
+    tokenizer = Qwen2Tokenizer(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    text = {
+        "vocab_size": 512, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 2048,
+        "rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [16, 24, 24]},
+    }  # fmt: skip
+    vision = {"depth": 1, "hidden_size": 64, "num_heads": 2, "intermediate_size": 64, "out_hidden_size": 512}
+    ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    config = Qwen2_5_VLConfig(text_config=text | ends, vision_config=vision, **ends)
+    transformer = QwenImageTransformer2DModel(
+        patch_size=2, in_channels=64, out_channels=16, num_layers=2, attention_head_dim=128, num_attention_heads=4,
+        joint_attention_dim=512,
+    )  # fmt: skip
+    QwenImagePipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True), tokenizer=tokenizer,
+        vae=filled(AutoencoderKLQwenImage(base_dim=32, num_res_blocks=1), 4), transformer=filled(transformer, 5),
+        text_encoder=filled(Qwen2_5_VLForConditionalGeneration(config), 3),
+    ).save_pretrained(folder)  # fmt: skip
+
+
 def _mochi(folder: Path) -> None:
     from diffusers import (
         AutoencoderKLMochi,
@@ -171,6 +203,29 @@ def _wan(folder: Path) -> None:
             prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=12.0, num_train_timesteps=1000
         ),
     ).save_pretrained(folder)  # fmt: skip
+
+
+def _llama(folder: Path) -> None:
+    """Make a Llama of the widths of Llama-3.2-1B, with one layer and few words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    words = ["<|begin_of_text|>", "<|eot_id|>", *dict.fromkeys(WORDS)]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[1]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=words[0], eos_token=words[1], unk_token=words[1]
+    ).save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=4096, hidden_size=2048, intermediate_size=8192, num_hidden_layers=1, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=64, rms_norm_eps=1e-5, max_position_embeddings=131072, rope_theta=500000.0,
+        tie_word_embeddings=False, bos_token_id=0, eos_token_id=1,
+        rope_scaling={
+            "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192, "rope_theta": 500000.0,
+        },
+    )  # fmt: skip
+    filled(LlamaForCausalLM(config), 7).to(torch.bfloat16).save_pretrained(folder)
 
 
 def _dflash(folder: Path) -> None:
@@ -228,7 +283,9 @@ def _draft() -> dict[str, torch.Tensor]:
 _MAKERS: dict[str, Callable[[Path], None]] = {
     "dflash": _dflash,
     "flux1": _flux1,
+    "llama/Llama-3.2-1B-Instruct": _llama,
     "mochi": _mochi,
+    "qwenimage": _qwenimage,
     "sd35": _sd35,
     "wan": _wan,
 }

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import json
+from types import SimpleNamespace
+
 import pytest
 
 from benchmarks.programs import campaign
@@ -34,6 +38,24 @@ def test_a_failure_has_an_owner(category: str, whose: str) -> None:
     assert ("why" in page) == (
         whose != "-"
     ) and f"| bh-qb-1x4 | {verdicts.CATEGORIES[category].split(':')[0]} |" in page
+
+
+def test_a_case_is_read_or_its_error(tmp_path) -> None:
+    """The plugin's line is the verdict; a file that cannot be imported has none, but pytest prints why."""
+    usage = SimpleNamespace(ru_maxrss=2**20, ru_utime=1.0, ru_stime=0.5)
+    program = campaign.Program("test_x.py", campaign.TT_METAL, tmp_path, "auto", cause="theirs: why", is_test=True)
+    line = json.dumps({"category": verdicts.REFUSED, "message": "no", "mesh": "t3k", "ops": {"ttnn.add": 2}})
+    row = campaign._row(program, "PCC: 0.9991\n", f"{line}\n", 3.0, usage)
+    assert (row.mesh, row.operations, row.checks, row.whose) == ("t3k", 2, {"lowest PCC": "0.999100"}, "theirs")
+    broken = campaign._row(program, "E   ModuleNotFoundError: No module named 'timm'\n", "", 3.0, usage)
+    assert (broken.category, broken.gib) == (verdicts.ENVIRONMENT, 1.0) and "timm" in broken.message
+    assert campaign._row(program, "", "", 3.0, usage).category == verdicts.TIMEOUT
+
+
+def test_the_table_of_tests_names_each_file_once() -> None:
+    with campaign.TABLE.open(encoding="utf-8") as table:
+        rows = list(csv.DictReader(table))
+    assert len({row["path"] for row in rows}) == len(rows) > 60
 
 
 def test_without_a_checkout_it_is_skipped_aloud(monkeypatch, capsys) -> None:

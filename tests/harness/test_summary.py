@@ -145,6 +145,7 @@ def _raised(error: BaseException, cause: BaseException | None = None) -> BaseExc
         (_raised(RuntimeError("no model"), ModuleNotFoundError("No module", name="timm")), verdicts.VERSION, "timm is"),
         (_raised(RuntimeError("no model"), ConnectionError("no route")), verdicts.ENVIRONMENT, "no model"),
         (type("ConnectError", (Exception,), {"__module__": "httpx._exceptions"})("down"), verdicts.ENVIRONMENT, "down"),
+        (RuntimeError("got <urlopen error [Errno -2] Name or service not known>"), verdicts.ENVIRONMENT, "urlopen"),
         (ZeroDivisionError("division by zero"), verdicts.ERROR, "division"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,

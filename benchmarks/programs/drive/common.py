@@ -1,12 +1,34 @@
-"""What the scripts that drive published programs share."""
+"""What the scripts that drive published programs share: what is asked for, what is replaced, what is compared."""
 
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import torch
 import ttnn
+
+SIZE = 128
+"""Pixels of a side of a picture."""
+PROMPT = "a red fox in snow"
+NEGATIVE = "a dog"
+
+
+def checkpoint() -> str:
+    """Return the folder that the campaign made."""
+    return sys.argv[1]
+
+
+def reference(pipeline: Any) -> Any:
+    """Return a pipeline of diffusers of the same checkpoint, in float32."""
+    return pipeline.from_pretrained(checkpoint(), trust_remote_code=False)
+
+
+def noise(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return the noise that a pipeline of tt_dit begins with, seed 0."""
+    torch.manual_seed(0)
+    return torch.randn(shape, dtype=dtype).float()
 
 
 def pcc(a: Any, b: Any) -> float:
@@ -18,6 +40,14 @@ def pcc(a: Any, b: Any) -> float:
 def check(what: str, value: Any) -> None:
     """Print a comparison as :mod:`benchmarks.programs.campaign` reads it."""
     print(f"check: {what}: {value:.5f}" if isinstance(value, float) else f"check: {what}: {value}", flush=True)
+
+
+def check_picture(decoded: list[Any], expected: torch.Tensor, vae: Any) -> None:
+    """Compare what a pipeline gave its VAE, latents [B, H, W, C], and what came of it, with latents [B, C, H, W]."""
+    (((latents,), picture),) = decoded
+    check("latents PCC", pcc(latents.permute(0, 3, 1, 2), expected))
+    scale = vae.config.scaling_factor
+    check("picture PCC", pcc(picture, vae.decode(expected / scale + vae.config.shift_factor).sample.detach()))
 
 
 def open_mesh() -> Any:
@@ -44,21 +74,22 @@ def vae_in_torch(module: Any) -> None:
     module.VAEDecoderAdapter = lambda **options: adapter(**{**options, "use_torch": True})
 
 
-def frequencies_in_bfloat16(transformer: Any) -> None:
+def frequencies_in_bfloat16(transformer: Any, scale: float = 1.0) -> None:
     """Give diffusers' transformer the frequencies of timesteps that tt_dit has: rounded to bfloat16."""
     factor = torch.exp(-math.log(10000) * torch.arange(128, dtype=torch.float32) / 128).bfloat16().float()
 
     class Projection(torch.nn.Module):
         def forward(self, timestep: torch.Tensor) -> torch.Tensor:
-            angles = timestep.float()[:, None] * factor
+            angles = scale * timestep.float()[:, None] * factor
             return torch.cat([angles.cos(), angles.sin()], -1)
 
     transformer.time_text_embed.time_proj = Projection()
 
 
-def noted(owner: Any, name: str, seen: list[Any]) -> None:
-    """Keep copies of the arguments and results of a method of a pipeline."""
+def noted(owner: Any, name: str) -> list[Any]:
+    """Return a list to which every call of a method of a pipeline adds copies of its arguments and its result."""
     original = getattr(owner, name)
+    seen: list[Any] = []
 
     def method(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
@@ -66,6 +97,7 @@ def noted(owner: Any, name: str, seen: list[Any]) -> None:
         return result
 
     setattr(owner, name, method)
+    return seen
 
 
 def _copied(value: Any) -> Any:

@@ -60,5 +60,5 @@ def test_what_is_not_found_says_why():
 
 
 def test_the_page_is_the_table():
-    assert len(replayed()) == 26
+    assert len(replayed()) == 27
     assert DOC.read_text(encoding="utf-8").endswith(markdown())

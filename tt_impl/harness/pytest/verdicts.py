@@ -74,6 +74,8 @@ _SKEW = re.compile(
 )
 _NETWORK = ("aiohttp", "httpcore", "httpx", "huggingface_hub", "requests", "urllib3")
 """Packages whose errors are those of a network."""
+_OFFLINE = re.compile(r"urlopen error|Name or service not known|Temporary failure in name resolution")
+"""What errors of other packages say where there is no network."""
 _MESSAGE_CHARS = 400
 
 
@@ -188,7 +190,7 @@ def _by_text(error: BaseException) -> str:
         return ASSERTION
     if isinstance(error, ImportError) or _SKEW.search(text):
         return VERSION
-    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _NETWORK:
+    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _NETWORK or _OFFLINE.search(text):
         return ENVIRONMENT
     if name == "Failed":  # pytest.fail
         return TIMEOUT if text.startswith("Timeout") else ASSERTION
