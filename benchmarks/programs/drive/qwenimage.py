@@ -27,6 +27,8 @@ class Positions:
 class Checkpoint(module.QwenImageCheckpoint):
     """The same, with such positions."""
 
+    pos_embed: Any
+
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.pos_embed = Positions(self.pos_embed)
