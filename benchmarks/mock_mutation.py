@@ -43,6 +43,8 @@ BY_CASES = ("mock/test_shadow.py", "mock/test_upstream_shapes.py", "test_lines.p
 """Files of tests that are left out: their cases run as such, or they measure."""
 BESIDE = ("tests", "benchmarks", "docs", "examples", "pyproject.toml", "constraints.txt", "README.md", "noxfile.py")
 """What tests read besides the packages."""
+SIGNATURES = "signatures-defaults-all"
+"""The case that reads what all rules take."""
 SUITE_S = 5400.0
 EACH_S = 240.0
 """The longest that the tests of one change run."""
@@ -53,10 +55,11 @@ TESTS_AT_ONCE = 40
 class MockTests:
     """Cases on meshes that stay open, then tests of pytest; see :class:`parity.mutation.campaign.Judge`."""
 
-    def __init__(self, stored_at: Path, only: Sequence[str] = ()) -> None:
-        """Keep the map of lines in ``stored_at``; ``only``: the modules of cases that judge, without any test."""
+    def __init__(self, stored_at: Path, only: Sequence[str] = (), tests: Sequence[str] = TESTS) -> None:
+        """Keep the map of lines in ``stored_at``; ``only``: the modules of cases that judge; ``tests``: of pytest."""
         self._stored_at = stored_at
         self._only = only
+        self._tests = tests
         named = ((case, mesh) for mesh, cases in meshes().items() for case in cases)
         self._meshes = {"-".join(case): mesh for case, mesh in named if not only or case[1] in only}
         self._processes: dict[str, _Live] = {}
@@ -65,7 +68,8 @@ class MockTests:
 
     def compared(self) -> LineMap:
         """Return the lines of the cases that compare values, or findings, with what is expected."""
-        return LineMap([case for case in self._recorded.cases if not case.case.startswith("test-")])
+        tests = ("test-", SIGNATURES)
+        return LineMap([case for case in self._recorded.cases if not case.case.startswith(tests)])
 
     def recorded(self, tree: Tree, progress: Progress) -> LineMap:
         """Copy the tests beside the packages, and return what each executes, stored or new."""
@@ -77,7 +81,7 @@ class MockTests:
             (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tree.root / name)
         shutil.copy(ROOT / "tests/tt_impl/lines.py", tree.root / "sitecustomize.py")
         shutil.copytree(tree.root, self._unchanged.name, dirs_exist_ok=True)
-        key = _digest(*self._only)
+        key = _digest(*self._only, *self._tests)
         if self._stored_at.is_file():
             stored = json.loads(self._stored_at.read_text(encoding="utf-8"))
             if stored["key"] == key:
@@ -88,6 +92,8 @@ class MockTests:
         def hear(message: dict[str, Any]) -> None:
             # What a file does on import is executed by every case that runs some of it.
             lines = {file: sorted({*numbers, *outside[file]}) for file, numbers in message["lines"].items()}
+            if message["case"] == SIGNATURES:  # it runs no rule, and looks at what every one takes
+                lines = {file: [*range(1, tree.read(file).count("\n") + 1)] for file in files_under([RULES])}
             verdict = message["verdict"]
             cases.append(Executed(message["case"], verdict, message["reason"], message["seconds"], lines))
             progress(cases[-1])
@@ -104,7 +110,9 @@ class MockTests:
     def ordered(self, cases: list[Executed], file: str) -> list[Executed]:
         """Return those that run on open meshes first, mesh by mesh, then tests."""
         by_mesh: dict[str, list[Executed]] = {}
-        for case in in_turn([case for case in cases if case.case in self._meshes], file)[:RULES_AT_ONCE]:
+        named = [case for case in cases if case.case in self._meshes and case.case != SIGNATURES]
+        last = [case for case in cases if case.case == SIGNATURES]
+        for case in in_turn(named, file)[:RULES_AT_ONCE] + last:
             by_mesh.setdefault(self._meshes[case.case], []).append(case)
         tests = [case for case in cases if case.case not in self._meshes]
         quick = sorted(tests, key=lambda case: case.seconds)
@@ -163,10 +171,10 @@ class MockTests:
                 lines.mkdir()
                 yield ["-m", "tests.tt_impl.judge", mesh, str(file), *([str(lines)] if record else [])]
         tests = [name.removeprefix("test-") for name in names if name not in self._meshes]
-        if tests or (record and not self._only):
+        if tests or (record and self._tests):
             left_out = [f"--ignore=tests/tt_impl/{name}" for name in BY_CASES]
             options = ["-q", "-p", "no:cacheprovider", "-p", "tests.tt_impl.lines", "--rootdir", str(tree.root)]
-            yield ["-m", "pytest", *options, *([*left_out, *TESTS] if record else ["-x", *tests])]
+            yield ["-m", "pytest", *options, *([*left_out, *self._tests] if record else ["-x", *tests])]
 
 
 def meshes() -> dict[str, list[tuple[str, str, str]]]:
@@ -179,7 +187,7 @@ def meshes() -> dict[str, list[tuple[str, str, str]]]:
     for module in PROGRAMS:
         programs = importlib.import_module(f"tests.harness.programs.{module}")
         cases["t3k"] += [("program", module, name) for name in programs.EXPECTED]
-    cases["t3k"].append(("log", "logs", "all"))
+    cases["t3k"] += [("log", "logs", "all"), ("signatures", "defaults", "all")]
     return cases
 
 
@@ -311,11 +319,14 @@ def main(argv: Iterable[str] | None = None) -> int:
     parser.add_argument("--budget", default="2h", help="time of the mutations, such as 90s, 20m or 2h")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", default=(), help="modules of cases that judge, and no test")
+    parser.add_argument("--tests", nargs="*", default=TESTS, help="tests of pytest that judge besides cases")
     parser.add_argument("--least", type=float, default=0.0, help="percent to be killed")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args(argv if argv is None else [*argv])
-    suite = {"suite": "tests of the mock", "backend": "ttnn-mock", "seed": asked.seed}
-    judge = MockTests(asked.out / "lines.json", asked.only)
+    tests = [] if asked.only else asked.tests
+    named = " and ".join(["cases", *tests])
+    suite = {"suite": f"{named} of the mock", "backend": "ttnn-mock", "seed": asked.seed}
+    judge = MockTests(asked.out / "lines.json", asked.only, tests)
     done = campaign.run(
         judge,
         Asked(files_under(asked.files), **suite),

@@ -58,46 +58,53 @@ def same(rule: Any, theirs: Any) -> bool:
     return rule == theirs
 
 
+def parameters_of(rule: Any) -> dict[str, inspect.Parameter] | None:
+    """Return the parameters of a rule and of the function that it is made from; None if they cannot be known."""
+    parameters = dict(inspect.signature(rule).parameters)
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        closure = rule.__wrapped__.__closure__ or ()
+        functions = [cell.cell_contents for cell in closure if inspect.isfunction(cell.cell_contents)]
+        if not functions:
+            return None  # of torch, without a signature; or it reads them itself
+        parameters |= inspect.signature(functions[0]).parameters
+    return parameters
+
+
 def unnamed(name: str, rule: Any, overloads: list[dict[str, Any]]) -> list[str]:
     """Return the arguments that an overload wants and the rule does not take by their keyword."""
     from tt_impl.mock.rules.backward import OPERANDS
     from tt_impl.mock.rules.registry import ALSO_CALLED, neutral
 
-    parameters = inspect.signature(rule).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        closure = rule.__wrapped__.__closure__ or ()
-        functions = [cell.cell_contents for cell in closure if inspect.isfunction(cell.cell_contents)]
-        if not functions:
-            return []  # of torch, without a signature; or it reads them itself
-        function = functions[0]
-        parameters = parameters | inspect.signature(function).parameters
+    parameters = parameters_of(rule)
+    if parameters is None:
+        return []
     known = {*parameters, *(OPERANDS if name.endswith("_bw") else ())}
     also = ALSO_CALLED.get(name, {})
     wanted = {key for overload in overloads for key, default in overload.items() if default == REQUIRED}
     return sorted(key for key in wanted if not neutral(key, name) and also.get(key, key) not in known)
 
 
-def main() -> None:
+def compared() -> dict[str, Any]:
     """Compare all rules."""
     from tt_impl.mock import rules  # noqa: F401 - registers them
     from tt_impl.mock.calls.shadow import RULES
 
-    compared = 0
+    count = 0
     different = []
     missing = {}
     for name, rule in RULES.items():
         overloads = signatures(name)
         if keys := unnamed(name, rule, overloads):
             missing[name] = keys
-        for parameter in inspect.signature(rule).parameters.values():
+        for parameter in (parameters_of(rule) or dict(inspect.signature(rule).parameters)).values():
             theirs = [overload[parameter.name] for overload in overloads if parameter.name in overload]
             if parameter.default is inspect.Parameter.empty or not theirs:
                 continue
-            compared += 1
+            count += 1
             if not any(same(parameter.default, value) for value in theirs):
                 different.append([name, parameter.name, str(parameter.default), str(theirs)])
-    print(json.dumps({"compared": compared, "different": different, "unnamed": missing}))
+    return {"compared": count, "different": different, "unnamed": missing}
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(compared()))

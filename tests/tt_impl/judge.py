@@ -4,12 +4,13 @@ python -m tests.tt_impl.judge MESH CASES [FOLDER]   CASES is a file: a list of [
 python -m tests.tt_impl.judge MESH TREE             answers such lists, lines of stdin, on the tree as it is then
 
 Kind ``rule`` is a case of ``tests/tt_impl/cases``, ``program`` one of ``tests/harness/programs``, ``log`` all of its
-logs. The first that fails is the last. With an empty ``FOLDER`` all run, and each tells which lines of the mock and the
-harness it executes.
+logs, ``signatures`` what rules take. The first that fails is the last. With an empty ``FOLDER`` all run, and each tells
+which lines of the mock and the harness it executes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -66,7 +67,14 @@ def log(mesh: Any, module: str, name: str) -> None:
     importlib.import_module(f"tests.harness.programs.{module}").check()
 
 
-KINDS = {"rule": rule, "program": program, "log": log}
+def signatures(mesh: Any, module: str, name: str) -> None:
+    """Hold the defaults and keywords of all rules against ttnn's own."""
+    told = importlib.import_module(f"tests.tt_impl.{module}").compared()
+    assert told["different"] == [], told["different"]
+    assert sorted(told["unnamed"]) == ["ttnn.add_bw", "ttnn.sub_bw"], told["unnamed"]
+
+
+KINDS = {"rule": rule, "program": program, "log": log, "signatures": signatures}
 
 
 def run(mesh: Any, case: list[str]) -> tuple[str, float]:
@@ -93,6 +101,9 @@ def judge_changes(mesh: Any, tree: Path) -> None:
     failed fails without the change, too.
     """
     sources = Sources(ROOT, tree, ["tt_impl/mock", "tt_impl/harness"])
+    for path in sources.files:
+        with contextlib.suppress(ImportError):  # of a package that is not here
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
     for line in sys.stdin:
         error = ""
         case: list[str] = []

@@ -23,9 +23,9 @@ class Sources:
 
     def __init__(self, imported: Path, changing: Path, folders: Sequence[str]) -> None:
         self._changing = changing
-        files = [path for folder in folders for path in (imported / folder).rglob("*.py")]
-        self._texts = {path: path.read_text(encoding="utf-8") for path in files}
-        self._names = {path: path.relative_to(imported) for path in files}
+        self.files = [path for folder in folders for path in (imported / folder).rglob("*.py")]
+        self._texts = {path: path.read_text(encoding="utf-8") for path in self.files}
+        self._names = {path: path.relative_to(imported) for path in self.files}
 
     def changed(self) -> list[Changed]:
         """Return the files that hold another text now."""

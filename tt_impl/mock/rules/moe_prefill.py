@@ -37,6 +37,13 @@ def masked_bincount(
     return torch.where(expert_mask.flatten()[:n_routed_experts] >= 0, counts, 0)
 
 
+def _along(call: Call, x: Shards, cluster_axis: int | None) -> list[list[int]]:
+    """Group devices along an axis that the call has to name."""
+    if cluster_axis is None:
+        raise call.unsupported("no cluster_axis")
+    return x.groups(cluster_axis)
+
+
 @across(f"{_PREFILL}.offset_cumsum")
 def offset_cumsum(
     call: Call, input_tensor: Shards, cluster_axis: int, num_links: int = 1, experts_per_chip: int = 0
@@ -72,14 +79,14 @@ def dispatch(
     num_experts_per_tok: int,
     metadata_len: int,
     max_dispatch_buffer_token_size: int,
-    cluster_axis: int = 0,
+    cluster_axis: int | None = None,
     fp8_output: bool = False,
     fp8_scaled_input: bool = False,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Send [1, S, H] by [1, S, K] to the experts: [1, 1, T, H], and [1, 1, T, 3]: of which device, token and choice."""
     if fp8_output or fp8_scaled_input or metadata_len != 3:
         raise call.unsupported("values in fp8, and metadata of more than device, token and choice")
-    groups = input_tensor.groups(cluster_axis)
+    groups = _along(call, input_tensor, cluster_axis)
     if dispatch_group_size != len(groups[0]):
         raise call.unsupported(f"a group of {dispatch_group_size} on an axis of {len(groups[0])} devices")
     rows = max_dispatch_buffer_token_size
@@ -114,12 +121,12 @@ def combine(
     experts_per_chip: int,
     num_experts_per_tok: int,
     seq_len_per_chip: int,
-    cluster_axis: int = 0,
+    cluster_axis: int | None = None,
     init_zeros: bool = True,
     use_fp8_combine: bool = False,
 ) -> list[Tensor]:
     """Send rows [1, 1, T, H] back to where they are from: [1, 1, S, K, H], 0 (or nobody's) for experts elsewhere."""
-    groups = dispatched_buffer.groups(cluster_axis)
+    groups = _along(call, dispatched_buffer, cluster_axis)
     if use_fp8_combine or dispatch_group_size != len(groups[0]):
         raise call.unsupported("values in fp8, or a group that is not all devices of an axis")
     shape = (1, 1, seq_len_per_chip, num_experts_per_tok, dispatched_buffer.shape[-1])
