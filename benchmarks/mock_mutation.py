@@ -318,12 +318,12 @@ def main(argv: Iterable[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--budget", default="2h", help="time of the mutations, such as 90s, 20m or 2h")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="+", default=(), help="modules of cases that judge, and no test")
-    parser.add_argument("--tests", nargs="*", default=TESTS, help="tests of pytest that judge besides cases")
+    parser.add_argument("--only", nargs="+", default=(), help="modules of cases that judge; no test, but --tests")
+    parser.add_argument("--tests", nargs="*", help="tests of pytest that judge besides cases")
     parser.add_argument("--least", type=float, default=0.0, help="percent to be killed")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args(argv if argv is None else [*argv])
-    tests = [] if asked.only else asked.tests
+    tests = asked.tests if asked.tests is not None else () if asked.only else TESTS
     named = " and ".join(["cases", *tests])
     suite = {"suite": f"{named} of the mock", "backend": "ttnn-mock", "seed": asked.seed}
     judge = MockTests(asked.out / "lines.json", asked.only, tests)
