@@ -1,6 +1,6 @@
 """Programs of a user, run on one mock mesh in a process of its own; what the harness says of them, as JSON.
 
-python -m tests.harness.measured FOLDER   writes FOLDER/<program>.json
+python -m tests.harness.measured FOLDER [MESH PROGRAM ...]   writes FOLDER/<program>.json; of all on t3k by default
 """
 
 from __future__ import annotations
@@ -81,6 +81,15 @@ def unmarked_loop(ttnn: Any, device: Any, session: Any) -> None:
     ttnn.add(x, weights[0])
 
 
+def two_leaks(ttnn: Any, device: Any, session: Any) -> None:
+    """One line keeps two tensors of unlike shapes each time, another line none."""
+    x, w = _put(ttnn, device, 64, 64), _put(ttnn, device, 64, 256)
+    for _ in range(5):
+        KEPT.extend(ttnn.exp(y) for y in (x, w))
+        ttnn.add(x, x)
+        session.iteration()
+
+
 def too_many_buffers(ttnn: Any, device: Any, session: Any) -> None:
     """A buffer for every length, each used once: 1 GiB and 32 MiB more each time, of 12 GiB in all."""
     with contextlib.suppress(RuntimeError):
@@ -147,26 +156,26 @@ def _read(ttnn: Any, x: Any, mesh: Any) -> None:
 PROGRAMS: dict[str, Callable[[Any, Any, Any], None]] = {
     program.__name__: program
     for program in (
-        *(peak, holes, clean_loop, leaking_loop, unmarked_loop),
+        *(peak, holes, clean_loop, leaking_loop, two_leaks, unmarked_loop),
         *(too_many_buffers, too_many_pieces, too_large_a_program),
         *(costs, halves, serial_halves),
     )
 }
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, mesh_name: str = "t3k", *names: str) -> None:
     from tt_impl.run.mesh import open_mesh
 
-    with open_mesh("t3k") as mesh:
+    with open_mesh(mesh_name) as mesh:
         import ttnn
 
         from tt_impl.harness.reports import cost, exhausted, index, peaks, write
         from tt_impl.harness.watch.session import watched
 
-        for name, program in PROGRAMS.items():
+        for name, program in ((name, PROGRAMS[name]) for name in names or PROGRAMS):
             with watched(report=True) as session:
                 program(ttnn, mesh.device, session)
-            write.write(folder / "reports", f"tests/x.py::{name}[t3k]", session)
+            write.write(folder / "reports", f"tests/x.py::{name}[{mesh_name}]", session)
             predictions = cost.predict(session.meter)
             found = {
                 "memory": peaks.summary(session.meter),
@@ -196,4 +205,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.harness.conftest import HAS_TTNN, REASON
+from tests.tt_impl.worker import launch
 
 BANKS = 12
 TILE_BYTES = 2048
@@ -99,3 +102,22 @@ def test_leaks_are_named(measured: dict[str, Any], program: str) -> None:
     )
     assert gathered["marked"] == (program == "leaking_loop")
     assert gathered["iterations"] == 4 and gathered["where"] in gathered["sentence"]
+
+
+def test_two_leaks_of_one_line(measured: dict[str, Any]) -> None:
+    narrow, wide = sorted(measured["two_leaks"]["memory"]["leaks"], key=lambda leak: leak["shape"])
+    assert narrow["where"] == wide["where"] and (narrow["shape"], wide["shape"]) == ([64, 64], [64, 256])
+    assert [leak["bytes_per_bank_each"] for leak in (narrow, wide)] == [in_dram(64, 64), in_dram(64, 256)]
+    assert {leak["iterations"] for leak in (narrow, wide)} == {4}
+
+
+@pytest.mark.skipif(not HAS_TTNN, reason=REASON)
+@pytest.mark.parametrize(("name", "banks", "devices"), [("galaxy", 12, 32), ("bh-qb", 8, 4)])
+def test_other_machines(name: str, banks: int, devices: int, tmp_path: Path) -> None:
+    """The same program takes the same tiles, dealt to the banks of that chip."""
+    ran = launch("tests.harness.measured", str(tmp_path), name, "peak", folder=tmp_path, timeout=170)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found = mesh(json.loads((tmp_path / "peak.json").read_text(encoding="utf-8")))
+    tiles = (512 * 256 // 1024, 256 * 1024 // 1024, 512 * 1024 // 1024, 512 * 1024 // 1024)
+    assert sorted(found["devices"]) == list(range(devices)) and found["DRAM"]["banks"] == banks
+    assert found["DRAM"]["peak"]["bytes_per_bank"] == sum(-(-count // banks) * TILE_BYTES for count in tiles)
