@@ -225,6 +225,10 @@ def _check_request(pipeline: Pipeline, root: Path, request: PipelineRequest, opt
     experts = [name for name, _ in pipeline.experts(root)]
     if others := by_part(options.lora).keys() - set(experts):
         raise UserError(f"--lora is of {', '.join(sorted(others))}; this pipeline has {' and '.join(experts)}.")
+    if request.images and not pipeline.edits(root):
+        raise UserError("this pipeline makes pictures of a prompt alone; leave out the pictures to edit.")
+    if not request.images and pipeline.edits(root):
+        raise UserError("this pipeline edits pictures; give at least one to start from.")
     if request.guidance_2 is not None and len(experts) == 1:
         raise UserError("this pipeline has one transformer; leave out --guidance-2.")
     if options.vae_parallel not in spec_of_checkpoint(Checkpoint(root / "vae")).vae_forms:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from refsim.files.tensor_file import TensorFile
 from refsim.parallel.cfg import batch_range, gather_batch
-from refsim.pipelines.hosts.base import expert_of
+from refsim.pipelines.hosts.base import expert_of, with_condition, without_condition
 from refsim.pipelines.pipeline import Pipeline, Run, find_pipeline
 from refsim.pipelines.request import PipelineRequest
 from refsim.pipelines.transformer import digest
@@ -82,12 +82,14 @@ def denoise(pipeline: Pipeline, run: Run, conditions: dict[str, Tensor]) -> tupl
             transformer = run.load(expert, pipeline.transformer)
             loaded = expert
         device.stage(step=index, expert=expert)
+        stream = with_condition(latents, run.tensors)
         sample = transformer(
-            hidden_states=latents.to(run.storage).expand(batch, *latents.shape[1:]),
+            hidden_states=stream.to(run.storage).expand(batch, *stream.shape[1:]),
             timestep=pipeline.timestep(t).expand(batch),
             **conditions,
         )
-        sample = gather_batch(device, sample).to(pipeline.guidance_dtype or sample.dtype)
+        sample = without_condition(gather_batch(device, sample), run.tensors)
+        sample = sample.to(pipeline.guidance_dtype or sample.dtype)
         if pipeline.batch(run.request) == 2:
             sample = pipeline.guided(sample, scales[expert])
         latents = scheduler.step(sample, index, latents)

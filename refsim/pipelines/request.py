@@ -36,6 +36,7 @@ class PipelineRequest:
         frames: of a video.
         seed: of the initial noise, drawn in fp32 on the host as diffusers draws it.
         max_text: tokens the prompt is padded or cut to.
+        images: paths of the pictures that it starts from, of a pipeline that edits.
     """
 
     prompt: str
@@ -48,8 +49,10 @@ class PipelineRequest:
     frames: int | None = None
     seed: int = 0
     max_text: int | None = None
+    images: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "images", tuple(map(str, self.images)))
         for name in ("prompt", "negative_prompt"):
             check_text(getattr(self, name), f"--{name.replace('_', '-')}")
         for name in ("steps", "height", "width", "frames", "max_text"):

@@ -26,7 +26,7 @@ import torch
 import ttnn
 
 from refsim.base.options import RunOptions
-from refsim.pipelines.hosts.base import expert_of
+from refsim.pipelines.hosts.base import expert_of, with_condition, without_condition
 from refsim.pipelines.hosts.schedule import Recurrence, Schedule, recurrences
 from refsim.pipelines.request import PipelineRequest
 from tt_impl.parallel.cfg import gather_batch
@@ -142,8 +142,9 @@ class Group:
     def predict(self, latents: torch.Tensor, t: torch.Tensor) -> ttnn.Tensor:
         """Return the transformer's answer for this group's samples, (B, 1, local N, C) on the devices."""
         batch = self.conditions["encoder_hidden_states"].shape[0]
+        stream = with_condition(latents, self.run.tensors)
         inputs = {
-            "hidden_states": latents.to(self.run.storage).expand(batch, *latents.shape[1:]),
+            "hidden_states": stream.to(self.run.storage).expand(batch, *stream.shape[1:]),
             "timestep": t.expand(batch),
             **self.conditions,
         }
@@ -165,7 +166,7 @@ class Group:
         return self._read(self.latents)
 
     def _read(self, x: ttnn.Tensor) -> torch.Tensor:
-        return self.part.model.read(x, self._sizes).float()
+        return without_condition(self.part.model.read(x, self._sizes).float(), self.run.tensors)
 
 
 def _noise(schedule: Schedule, numbers: Recurrence, shape: torch.Size) -> torch.Tensor | None:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from refsim.base.options import RunOptions
     from refsim.files.folder import ModelFolder
 
-_OF_A_PIPELINE = ("negative_prompt", "steps", "guidance_2", "height", "width", "frames", "max_text", "seed", "check")
+_OF_A_PIPELINE = (
+    *("negative_prompt", "steps", "guidance_2", "height", "width", "frames", "max_text", "seed", "check"),
+    "images",
+)
 """Options that mean nothing to a single model."""
 pipeline = partial(typer.Option, rich_help_panel="Pipelines")
 
@@ -126,6 +129,7 @@ def run(
     width: Annotated[int | None, pipeline(help="Pixels.")] = None,
     frames: Annotated[int | None, pipeline(help="Of a video.")] = None,
     max_text: Annotated[int | None, pipeline(help="Tokens the prompt is padded or cut to.")] = None,
+    images: Annotated[list[Path] | None, pipeline("--image", help="Picture to edit; may be repeated.")] = None,
     seed: Annotated[int, pipeline(help="Of the noise it starts from.")] = 0,
     interactive: Annotated[bool, pipeline("--interactive", help="Ask for prompts until q.")] = False,
     check: Annotated[bool, opt.check("--check", help="Pipeline: compare every step with one process.")] = False,
@@ -190,7 +194,7 @@ def _refuse_options_of_a_pipeline(context: typer.Context, model: Path) -> None:
     for name in _OF_A_PIPELINE:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            flag = "--" + name.replace("_", "-")
+            flag = "--image" if name == "images" else "--" + name.replace("_", "-")
             instead = "judge it with --check-against diffusers" if name == "check" else "leave it out"
             raise UserError(f"{flag} is an option of pipelines, and '{model}' is one model; {instead}.")
 

@@ -30,6 +30,7 @@ SPEC = ModelSpec.of_folder(
     model="transformer:QwenImageTransformer",
     config="QwenImageConfig",
     pipeline="qwenimage:QwenImagePipeline",
+    pipeline_classes=("QwenImagePipeline", "QwenImageEditPlusPipeline"),
     class_names=(CLASS_NAME,),
     kind="transformer",
     figures="refsim.models.qwenimage.figures:FIGURES",

@@ -145,6 +145,12 @@ class PipelineHost(ABC):
         """Return the folder's scheduler with its time steps set; ``tensors`` are what :meth:`prepare` gave."""
         return Schedule(root / "scheduler", request.steps)
 
+    def edits(self, root: Path) -> bool:
+        """Whether the pipeline of a folder starts from pictures. Their tokens, as ``condition`` (1, M, C) among what
+        :meth:`prepare` gives, stand behind the latents' in every step.
+        """
+        return False
+
     def timestep(self, t: Tensor) -> Tensor:
         """Return what the transformer takes for a time step of the scheduler (float64, no dims)."""
         return t.float()
@@ -156,6 +162,17 @@ class PipelineHost(ABC):
     def texts(self, request: PipelineRequest) -> list[str]:
         """Return the prompts of the batch, negative first."""
         return [request.negative_prompt, request.prompt][-self.batch(request) :]
+
+
+def with_condition(latents: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    """Return what a step starts from: the latents, and the tokens of pictures to edit behind them, if there are any."""
+    condition = tensors.get("condition")
+    return latents if condition is None else torch.cat([latents, condition.to(latents)], 1)
+
+
+def without_condition(x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    """Return the latents' part of what came of :func:`with_condition`."""
+    return x if "condition" not in tensors else x[:, : tensors["latents"].shape[1]]
 
 
 def expert_of(experts: tuple[tuple[str, float], ...], t: float, num_train_timesteps: int) -> str:

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from refsim.base.errors import UserError, first_line
 from refsim.files.checkpoint import Checkpoint
 from refsim.models.vae_wan.config import WanVAEConfig
+from refsim.pipelines.hosts import qwenimage_edit as edit
 from refsim.pipelines.hosts.base import HostRun, Sizes
 from refsim.pipelines.hosts.flux import FluxHost, pack, unpack
-from refsim.pipelines.request import PipelineRequest, load_tokenizer
+from refsim.pipelines.request import PipelineRequest, load_tokenizer, read_index
 
 _PACKED = 2
 _SIDE = 1024
@@ -37,13 +39,22 @@ class QwenImageHost(FluxHost):
 
     classifier_free = True
 
+    def edits(self, root: Path) -> bool:
+        """Whether a folder is one of Edit-2511."""
+        return read_index(root)["_class_name"] == edit.CLASS_NAME
+
     def sizes(self, root: Path, request: PipelineRequest) -> Sizes:
         """See :meth:`PipelineHost.sizes`; the latents before they are packed."""
         if request.frames not in (None, 1):
             raise UserError(f"a picture has one frame, not {request.frames}; leave out --frames.")
         vae = Checkpoint(root / "vae").as_config(WanVAEConfig)
         scale = vae.scale_factor_spatial
-        height, width = request.size(_SIDE, _SIDE, (scale * _PACKED, scale * _PACKED))
+        side = (_SIDE, _SIDE)
+        if request.images:
+            side = edit.sides(edit.open_pictures(request.images)[-1], _SIDE**2)
+            if request.max_text is not None:
+                raise UserError("the prompt of an edit is not cut; leave out --max-text.")
+        height, width = request.size(*side, (scale * _PACKED, scale * _PACKED))
         tokens = request.max_text or _LONGEST_TEXT
         if tokens > _LONGEST_TEXT:
             raise UserError(f"--max-text is at most {_LONGEST_TEXT} for this pipeline, not {tokens}.")
@@ -51,25 +62,33 @@ class QwenImageHost(FluxHost):
 
     def prepare(self, root: Path, request: PipelineRequest) -> dict[str, Tensor]:
         """Return ``latents`` (1, N, 64), ``grid``, their rows and columns, and both prompts' ``prompt`` (B, L, joint)
-        and ``mask`` (B, L), negative first.
+        and ``mask`` (B, L), negative first; of pictures to edit ``condition`` (1, M, 64) and ``grids`` (pictures, 2).
         """
         sizes = self.sizes(root, request)
         noise = torch.randn(sizes.latents, generator=torch.Generator().manual_seed(request.seed))
-        states = [x[: sizes.tokens] for x in _encoded(root, self.texts(request))]
+        tensors = {"latents": pack(noise), "grid": torch.tensor([side // _PACKED for side in sizes.latents[2:]])}
+        if request.images:
+            pictures = edit.open_pictures(request.images)
+            encoder = _text_encoder(root / "text_encoder")
+            states = edit.read_with(root / "processor", encoder, self.texts(request), pictures)
+            latents = edit.encode_pictures(root / "vae", pictures)
+            tensors["condition"] = torch.cat([pack(x) for x in latents], 1)
+            tensors["grids"] = torch.tensor([[side // _PACKED for side in x.shape[2:]] for x in latents])
+        else:
+            states = [x[: sizes.tokens] for x in _encoded(root, self.texts(request))]
         lengths = torch.tensor([len(x) for x in states])
-        return {
-            "latents": pack(noise),
-            "grid": torch.tensor([side // _PACKED for side in sizes.latents[2:]]),
+        return tensors | {
             "prompt": pad_sequence(states, batch_first=True),
             "mask": torch.arange(int(lengths.max())) < lengths[:, None],
         }
 
     def encode(self, run: HostRun) -> dict[str, Tensor]:
         """See :meth:`PipelineHost.encode`; the encoder has run on the host already."""
+        more = [run.tensors["grids"]] if "grids" in run.tensors else []
         return {
             "encoder_hidden_states": run.tensors["prompt"][run.samples].to(run.storage),
             "encoder_hidden_states_mask": run.tensors["mask"][run.samples],
-            "img_shapes": torch.tensor([[1, *run.tensors["grid"].tolist()]]),
+            "img_shapes": F.pad(torch.cat([run.tensors["grid"][None], *more]), (1, 0), value=1),
         }
 
     def decoder_input(self, run: HostRun, latents: Tensor) -> Tensor:
