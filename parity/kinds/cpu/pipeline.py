@@ -175,6 +175,8 @@ def load_pipeline(
 
 def arguments_of(asked: PipelineRequest) -> dict[str, Any]:
     """Return a request as arguments of diffusers' pipeline, without those that are left to it."""
+    from PIL import Image
+
     arguments = {
         "height": asked.height,
         "width": asked.width,
@@ -185,5 +187,6 @@ def arguments_of(asked: PipelineRequest) -> dict[str, Any]:
         "max_sequence_length": asked.max_text,
         "negative_prompt": asked.negative_prompt or None,
         "generator": torch.Generator().manual_seed(asked.seed),
+        "image": [Image.open(path).convert("RGB") for path in asked.images] or None,
     }
     return {name: value for name, value in arguments.items() if value is not None}

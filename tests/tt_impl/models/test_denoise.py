@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import diffusers
@@ -116,3 +117,23 @@ def test_every_step_is_refsims(folder, mesh, parallel):
     assert empty < between < high  # what the loop keeps is there; the first expert is gone
     assert low - between == high - empty
     assert seen == sorted(seen) and set(seen) <= {(done, 4) for done in range(5)}
+
+
+def test_pictures_to_edit_stand_behind_the_latents():
+    pytest.importorskip("ttnn")
+    from tt_impl.pipelines.denoise import Group
+
+    class Model:
+        def __call__(self, **inputs: torch.Tensor) -> torch.Tensor:
+            return inputs["hidden_states"]
+
+        def read(self, answer: torch.Tensor, sizes: dict[str, int]) -> torch.Tensor:
+            return answer
+
+    tensors = {"latents": torch.zeros(1, 4, 2), "condition": torch.ones(1, 3, 2)}
+    run = SimpleNamespace(tensors=tensors, storage=torch.bfloat16)
+    part = SimpleNamespace(model=Model(), sizes=lambda **_: {})
+    group = Group(run, None, {"encoder_hidden_states": torch.zeros(2, 1, 1)}, part)
+    answer = group.predict(tensors["latents"], torch.tensor(0.5))
+    assert answer[..., 0].tolist() == [[0, 0, 0, 0, 1, 1, 1]] * 2
+    assert group._read(answer).tolist() == torch.zeros(2, 4, 2).tolist()
