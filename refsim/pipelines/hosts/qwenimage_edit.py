@@ -84,8 +84,9 @@ def encode_pictures(folder: Path, pictures: list[Any]) -> list[Tensor]:
     from diffusers import AutoencoderKLQwenImage
     from diffusers.image_processor import VaeImageProcessor
 
+    how = {"local_files_only": True, "use_safetensors": True}
     try:
-        vae = AutoencoderKLQwenImage.from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
+        vae = AutoencoderKLQwenImage.from_pretrained(folder, trust_remote_code=False, **how).eval()
     except Exception as e:  # diffusers passes on whatever odd values lead to
         raise UserError(f"'{folder}' holds no autoencoder that diffusers can read ({first_line(e)}).") from e
     mean, std = (torch.tensor(x).view(1, -1, 1, 1, 1) for x in (vae.config.latents_mean, vae.config.latents_std))
@@ -102,6 +103,6 @@ def _image_processor(folder: Path) -> Any:
     from transformers import Qwen2VLImageProcessorPil
 
     try:
-        return Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
+        return Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as e:  # transformers passes on whatever odd values lead to
         raise UserError(f"'{folder}' holds no processor that transformers can read ({first_line(e)}).") from e
