@@ -40,8 +40,8 @@ class QwenImageHost(FluxHost):
     classifier_free = True
 
     def edits(self, root: Path) -> bool:
-        """Whether a folder is one of Edit-2511."""
-        return read_index(root)["_class_name"] == edit.CLASS_NAME
+        """Whether a folder is one of Edit-2511, which has a processor of pictures."""
+        return "processor" in read_index(root)
 
     def sizes(self, root: Path, request: PipelineRequest) -> Sizes:
         """See :meth:`PipelineHost.sizes`; the latents before they are packed."""

@@ -3,7 +3,7 @@
     picture --384 x 384 of area--> processor --with the prompt--> Qwen2.5-VL --> states, the template's 64 left out
             --1024 x 1024 of area--> the autoencoder's encoder --> latents, packed, behind those of the noise
 
-All of it runs here, by transformers and diffusers, as diffusers' ``QwenImageEditPlusPipeline`` has it.
+All of it runs here, by transformers and diffusers, as the pipeline of Edit-2511 in diffusers has it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from refsim.base.access import refuse_unreadable
 from refsim.base.errors import UserError, first_line
+from refsim.files.checkpoint import Checkpoint
 from refsim.pipelines.request import load_tokenizer
 
-CLASS_NAME = "QwenImageEditPlusPipeline"
 _READ_AREA = 384 * 384
 _DRAWN_AREA = 1024 * 1024
 _STEP = 32
@@ -81,12 +81,13 @@ def read_with(folder: Path, encoder: Any, texts: list[str], pictures: list[Any])
 
 def encode_pictures(folder: Path, pictures: list[Any]) -> list[Tensor]:
     """Return the latents (1, C, height, width) of each picture, in the middle of what the encoder gives, scaled."""
-    from diffusers import AutoencoderKLQwenImage
+    import diffusers
     from diffusers.image_processor import VaeImageProcessor
 
     how = {"local_files_only": True, "use_safetensors": True}
     try:
-        vae = AutoencoderKLQwenImage.from_pretrained(folder, trust_remote_code=False, **how).eval()
+        kind = getattr(diffusers, Checkpoint(folder).class_name)
+        vae = kind.from_pretrained(folder, trust_remote_code=False, **how).eval()
     except Exception as e:  # diffusers passes on whatever odd values lead to
         raise UserError(f"'{folder}' holds no autoencoder that diffusers can read ({first_line(e)}).") from e
     mean, std = (torch.tensor(x).view(1, -1, 1, 1, 1) for x in (vae.config.latents_mean, vae.config.latents_std))

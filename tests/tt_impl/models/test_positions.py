@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from diffusers.models.embeddings import get_1d_rotary_pos_embed, get_3d_rotary_pos_embed
+from diffusers.models.transformers.transformer_mochi import MochiRoPE
 from diffusers.models.transformers.transformer_qwenimage import QwenEmbedRope
 from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from parity.cases.checkpoints import MODELS
 from parity.cases.suites import registry
 from refsim.base.errors import UserError
+from refsim.models.mochi.config import MochiConfig
 from refsim.models.registry import get
 
 pytest.importorskip("ttnn")
@@ -22,6 +24,7 @@ pytest.importorskip("ttnn")
 from tt_impl.blocks import sequences
 from tt_impl.models.cogvideox import embeddings as cogvideox
 from tt_impl.models.flux1 import embeddings as flux1
+from tt_impl.models.mochi import embeddings as mochi
 from tt_impl.models.qwenimage import embeddings as qwenimage
 from tt_impl.models.wan22 import embeddings as wan22
 from tt_impl.parallel.sequence import valid_prompts
@@ -86,6 +89,20 @@ def test_qwen_image() -> None:
         turns = wanted.repeat_interleave(2, -1)
         check(angles, turns.real, turns.imag)
     assert qwenimage.image_positions(sizes)[1].bincount().tolist() == [45 * 90, 31 * 64]
+
+
+def test_mochi() -> None:
+    """Odd sides; diffusers turns each head by frequencies of its own, which are ones here."""
+    cos, sin = MochiRoPE()(torch.ones(3, 1, 1), *GRID, dtype=torch.float32)
+    angles = mochi.positions(GRID).sum(1)
+    for wanted, found in ((cos, angles.cos()), (sin, angles.sin())):
+        torch.testing.assert_close(wanted.flatten(), found, rtol=0, atol=5e-5)
+
+
+def test_mochi_refuses_heads_that_are_no_whole_tiles() -> None:
+    config = MochiConfig.from_dict({"text_embed_dim": 8 * 24})
+    with pytest.raises(UserError, match="a head size of 24 must be a multiple of 32"):
+        mochi.Conditioning(None, None, config)
 
 
 def test_prompts_are_cut_to_their_valid_tokens() -> None:
