@@ -14,6 +14,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -28,9 +29,14 @@ _ROWS = 32
 """Rows whose errors stand for those of all, see :func:`sampled`."""
 _GROUP = 8
 """Products that are shifted to one exponent."""
-_SAMPLES = 1 << 20
-"""Products whose exact sums say how large the error of shifting is, at most; of a sixteenth of the results if that is
-fewer."""
+_SAMPLES = 1 << 21
+"""Products whose exact sums say how large the error of shifting is: of as many results, at most a quarter of them."""
+_LEAST_RESULTS = 512
+"""Results that are looked at however long their sums are."""
+_POWERS = 12
+"""Powers of two of a growing destination that are told apart, from the largest."""
+_PHASES = (0, 5, 7, 12)
+"""How many powers of two the products of each phase are smaller by."""
 LEAST = -100
 """Exponent of a zero: below what is held, above where float32 has no more units."""
 
@@ -41,7 +47,7 @@ def matmul(in0: Tensor, in1: Tensor, phases: int, wide: bool, start: Tensor | No
         return _narrow(in0, in1, phases, start)
     total = sum(product(b, a) for b, a in merged(in0, in1, phases))
     if phases >= 3:
-        total += _alignment(in0, in1, total)
+        total += _alignment(in0, in1, total, phases)
     return total if start is None else total.add_(start)
 
 
@@ -186,24 +192,38 @@ def add_to_bf16(dest: Tensor, *sums: Tensor) -> Tensor:
     return round_ties_away(dest + sum(unit * torch.floor(x / unit + 0.5) for x in sums), 7)
 
 
-def _alignment(in0: Tensor, in1: Tensor, total: Tensor) -> Tensor:
-    """Return what shifting products to a common exponent adds to ``total``: a gain and noise.
+def _alignment(in0: Tensor, in1: Tensor, total: Tensor, phases: int) -> Tensor:
+    """Return what shifting products and sums to common exponents adds to ``total``: a gain, a bias and noise.
 
-    Ties go away from zero, which is the gain. Both are measured on groups of eight products, at random. The noise of an
+    Ties go away from zero, which is the gain. All are measured on groups of eight products, at random. The noise of an
     element is as large as the powers of two of its operands say; its sign and size come from the bits of the element,
     so that equal operands give equal values.
     """
     in0, in1 = (torch.nn.functional.pad(x, pad) for x, pad in _whole_groups(in0, in1))
-    gain, spread = _sampled(in0, in1)
-    powers = [torch.square(from_bits(bits_of(x) & 0x7F800000)) for x in (in0, in1)]
-    b_power = powers[0].unflatten(1, (-1, _GROUP)).sum(dim=2)
-    a_power = powers[1].unflatten(0, (-1, _GROUP)).sum(dim=1)
-    variance = product(truncate(b_power, 7), truncate(a_power, 7))
+    measured = _sampled(in0, in1, phases)
+    b_power = _squared_powers(in0).unflatten(1, (-1, _GROUP)).sum(dim=2)
+    a_power = _squared_powers(in1).unflatten(0, (-1, _GROUP)).sum(dim=1)
+    variance = product((b_power * measured.spread).bfloat16().float(), a_power.bfloat16().float())
+    # how large an element is beside the others, by its row and column alone: zeros get neither a bias nor noise
+    size = torch.outer(_by_mean(b_power.sum(dim=1).sqrt()), _by_mean(a_power.sum(dim=0).sqrt()))
+    variance += measured.variance * size.square()
     # uniform, so that its variance is a third of its largest square
-    noise = variance.mul_(3 * spread).sqrt_().mul_(_hashed(total))
+    noise = (
+        variance.mul_(3).sqrt_().mul_(_hashed(total)).add_(size, alpha=measured.bias).add_(total, alpha=measured.gain)
+    )
     if not math.isfinite(noise.abs().max().item()):
-        noise.nan_to_num_(0.0, 0.0, 0.0)  # squares beyond float32: of results that large the noise is left out
-    return noise.add_(total, alpha=gain)
+        noise.nan_to_num_(0.0, 0.0, 0.0)  # squares beyond float32: of results that large all of it is left out
+    return noise
+
+
+def _by_mean(x: Tensor) -> Tensor:
+    """Divide by the mean of those that are finite."""
+    return x / x[x.isfinite()].mean().clamp(min=torch.finfo(torch.float32).tiny)
+
+
+def _squared_powers(x: Tensor) -> Tensor:
+    """Return the squares of the powers of two that values begin with."""
+    return torch.square(from_bits(bits_of(x) & 0x7F800000))
 
 
 def _whole_groups(in0: Tensor, in1: Tensor) -> tuple[tuple[Tensor, tuple], ...]:
@@ -219,31 +239,87 @@ def _hashed(x: Tensor) -> Tensor:
     return bits.to(torch.float32).mul_(2.0**-31)
 
 
-def _sampled(in0: Tensor, in1: Tensor) -> tuple[float, float]:
-    """Return the gain of shifting groups of eight products, and its variance in that of the operands' powers of two.
+@dataclass(frozen=True)
+class _Shifted:
+    """What shifting groups of eight products to one exponent, and their sums to the destination's, costs.
 
-    Products of the high parts make nearly all of it: those of the other phases are 2^5 times smaller or less.
+    Attributes:
+        gain: of the results.
+        spread: float32 (groups,), the variance of a group's error in that of its operands' powers of two.
+        bias: what all results of usual size are off by besides.
+        variance: of shifting sums to the destination's exponent, of a result of usual size.
     """
-    results = in0.shape[0] * in1.shape[1]
-    count = max(32, min(_SAMPLES // in0.shape[1], results // 16))
+
+    gain: float
+    spread: Tensor
+    bias: float
+    variance: float
+
+
+def _sampled(in0: Tensor, in1: Tensor, phases: int) -> _Shifted:
+    """Measure on some results what the phase of high parts does to all of their groups.
+
+    It makes nearly all of the errors: products of the other phases are 2^5 times smaller or less.
+    """
+    quarter = in0.shape[0] * in1.shape[1] // 4
+    count = max(32, min(quarter, max(_LEAST_RESULTS, _SAMPLES // in0.shape[1])))
     generator = torch.Generator().manual_seed(0)
     row, column = (torch.randint(size, (count,), generator=generator) for size in (in0.shape[0], in1.shape[1]))
     b = in0[row]
     a = in1[:, column].T
     exponents = [torch.where(x == 0, -300, torch.frexp(x).exponent - 1) for x in (b, a)]
-    largest = sum(exponents).unflatten(1, (-1, _GROUP)).amax(dim=2, keepdim=True)
+    largest = sum(exponents).unflatten(1, (-1, _GROUP)).amax(dim=2)
     unit = torch.ldexp(torch.ones_like(largest, dtype=torch.float32), largest.clamp(min=-110) - 10)
     products = (truncate(b, 6) * truncate(a, 4)).unflatten(1, (-1, _GROUP))
-    shifted = unit * products.sign() * torch.floor(products.abs() / unit + 0.5)
-    error = (shifted - products).double().sum(dim=2).flatten()
-    whole = products.double().sum(dim=2).flatten()
-    squares = [
-        torch.square(from_bits(bits_of(x) & 0x7F800000)).double().unflatten(1, (-1, _GROUP)).sum(dim=2).flatten()
-        for x in (b, a)
-    ]
-    finite = torch.stack([error, whole, *squares]).isfinite().all(dim=0)
-    error, whole, *squares = (x[finite] for x in (error, whole, *squares))
-    gain = (error @ whole) / (whole @ whole).clamp(min=1e-300)
-    rest = error - gain * whole
-    spread = (rest @ rest) / (squares[0] @ squares[1]).clamp(min=1e-300)
-    return gain.item(), spread.item() if math.isfinite(spread.item()) else 0.0
+    shifted = _shifted(products, unit)
+    whole = products.double().sum(dim=2)
+    error = shifted - whole
+    powers = [_squared_powers(x).double().unflatten(1, (-1, _GROUP)).sum(dim=2) for x in (b, a)]
+    squares = powers[0] * powers[1]
+    finite = torch.stack([error, whole, squares]).isfinite().all(dim=0)
+    error, whole, squares = (torch.where(finite, x, 0.0) for x in (error, whole, squares))
+    size = whole.sum(dim=1).abs().mean().item()
+    variance, bias = _to_destination(slices(b, a)[:phases], unit, size)
+    # errors that all results share are a bias; the gain is of what differs between them
+    means = error.mean(dim=0), whole.mean(dim=0)
+    error -= means[0]
+    whole -= means[1]
+    gain = (error * whole).sum() / whole.square().sum().clamp(min=1e-300)
+    bias += (means[0] - gain * means[1]).sum().item()
+    spread = (error - gain * whole).square().sum(dim=0) / squares.sum(dim=0).clamp(min=1e-300)
+    return _Shifted(gain.item(), spread.float(), bias, variance)
+
+
+def _shifted(products: Tensor, unit: Tensor) -> Tensor:
+    """Return float64 (results, groups), the sums of (results, groups, 8) products as multiples of ``unit``."""
+    unit = unit[:, :, None]
+    return (unit * products.sign() * torch.floor(products.abs() / unit + 0.5)).double().sum(dim=2)
+
+
+def _to_destination(parts: list[tuple[Tensor, Tensor]], unit: Tensor, size: float) -> tuple[float, float]:
+    """Return variance and bias of shifting sums of eight products, half up, to a destination that grows to ``size``.
+
+    Args:
+        parts: operands of the phases of some results, (results, K).
+        unit: of the sums of the phase of high parts, (results, groups).
+        size: of a result; sums of one sign, which are the large ones, grow as straight lines.
+    """
+    variance = 0.0
+    bias = 0.0
+    power = math.frexp(size)[1] - 1
+    for phase, (b, a) in zip(_PHASES, parts, strict=False):
+        finest = unit * 2.0**-phase
+        sums = None
+        for below in range(_POWERS):
+            # the part of all steps at which the destination begins with this power of two
+            share = (min(size, 2.0 ** (power - below + 1)) - 2.0 ** (power - below)) / size
+            last = 2.0 ** (power - below - 23)
+            if not (finest < last).any():
+                break
+            if sums is None:
+                sums = _shifted((b * a).unflatten(1, (-1, _GROUP)), finest)
+            error = last * torch.floor(sums / last + 0.5) - sums
+            means = error.mean(dim=0)
+            variance += share * (error - means).square().mean(dim=0).sum().item()
+            bias += share * means.sum().item()
+    return variance, bias

@@ -154,12 +154,12 @@ def test_fast_is_as_far_off_as_exact(family, wide, fidelity, depth):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fast_holds_in_fp32_what_alignment_costs(family):
-    """At HiFi4 in fp32, 3e-9 to 8e-8 is left, and fast misses the 5 % of the others: it is within a third."""
+    """At HiFi4 in fp32, 3e-9 to 8e-8 is left, which fast knows from samples: 1 - PCC is within a tenth."""
     generator = torch.Generator().manual_seed(1)
     in0, in1 = (FAMILIES[family]((128, 2432), generator).bfloat16().float() for _ in range(2))
     reference = in0.double() @ in1.double().T
     exact, fast = (far(matmul(in0, in1.T, level=level), reference) for level in ("exact", "fast"))
-    assert fast[0] == pytest.approx(exact[0], rel=0.33)
+    assert fast[0] == pytest.approx(exact[0], rel=0.1)
     assert fast[1] == pytest.approx(exact[1], abs=2e-5)
 
 
