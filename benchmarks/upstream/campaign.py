@@ -5,6 +5,7 @@
     python -m benchmarks.upstream tt-dit --out out/upstream    tt_dit's, with random weights
     python -m benchmarks.upstream bugs --out out/upstream      thirty bugs seeded into tt_dit
     python -m benchmarks.upstream attention --out out/upstream attention of Wan's 32,760 and 75,600 tokens
+    python -m benchmarks.upstream memory --out out/upstream    memory of tt_dit's whole transformers on a Galaxy
     python -m benchmarks.upstream report --out out/upstream    reports/upstream.md and .json
     python -m benchmarks.upstream all --out out/upstream       all of it
 
@@ -23,12 +24,12 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks import tt_dit
-from benchmarks.upstream import attention, jobs, page, seed
+from benchmarks.upstream import attention, jobs, memory, page, seed
 from parity.measure.machine import git
 from refsim.runtime.host_memory import total_bytes
 
 COMMIT = "622c6fb9"
-STEPS = ("unit", "tt-dit", "bugs", "attention", "report")
+STEPS = ("unit", "tt-dit", "bugs", "attention", "memory", "report")
 
 
 def commit(checkout: Path) -> str:
@@ -109,6 +110,9 @@ def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
         return
     if step == "attention":
         attention.run(out / step, only)
+        return
+    if step == "memory":
+        memory.run(checkout, out / step, only)
         return
     if step == "unit":
         per = arguments.per_function or 4

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.upstream import attention
+from benchmarks.upstream import attention, memory
 from benchmarks.upstream.bugs import BUGS
 from benchmarks.upstream.seed import read as read_bugs
 from benchmarks.upstream.table import (
@@ -30,6 +30,7 @@ from refsim.files.tables import as_markdown
 SUITES = {"unit": "`tests/ttnn/unit_tests`", "tt-dit": "tt_dit, one or two layers at published widths, random weights"}
 SEEDED = "Bugs seeded into tt_dit"
 LONG = "Attention at the lengths of videos"
+WHOLE = "Memory of whole transformers"
 WEIGHTS = (
     "tt_dit's tests load models from Hugging Face. Here `from_pretrained` gives seeded random weights at the published "
     "widths with one or two layers, and tokenizers give seeded ids; nothing that a test asserts is changed. Left out "
@@ -51,7 +52,7 @@ def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
     """
     runs = {name: run for name in SUITES if (run := read(out / name)).cases}
     bugs = read_bugs(out / "bugs" / "bugs.jsonl")
-    long = read_bugs(out / "attention" / attention.LINES)
+    lines = {name: read_bugs(out / name / step.LINES) for name, step in (("attention", attention), ("memory", memory))}
     reports.mkdir(parents=True, exist_ok=True)
     page = reports / "upstream.md"
     numbers = reports / "upstream.json"
@@ -59,13 +60,13 @@ def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
     if any(former_numbers.get(name) != facts[name] for name in ("commit", "ttnn", "seed")):
         former_numbers = {}
     former = page.read_text(encoding="utf-8") if former_numbers else ""
-    page.write_text("\n".join(_page(runs, bugs, long, facts, former)) + "\n", encoding="utf-8")
+    page.write_text("\n".join(_page(runs, bugs, lines, facts, former)) + "\n", encoding="utf-8")
     suites = former_numbers.get("suites", {}) | {name: _data(run) for name, run in runs.items()}
     data = {**facts, "suites": suites, "bugs": _caught(bugs) if bugs else former_numbers.get("bugs", _caught([]))}
-    data["attention"] = long or former_numbers.get("attention", [])
+    data |= {name: rows or former_numbers.get(name, []) for name, rows in lines.items()}
     data["not_run"] = [name for name in SUITES if name not in suites]
     data["not_run"] += [] if data["bugs"]["seeded"] else ["bugs"]
-    data["not_run"] += [] if data["attention"] else ["attention"]
+    data["not_run"] += [name for name in lines if not data[name]]
     (reports / "upstream.json").write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     for name, run in runs.items():
         print(name, json.dumps(rates(run.cases)))
@@ -74,8 +75,8 @@ def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
 
 
 def _page(
-    runs: dict[str, Run], bugs: Sequence[dict[str, Any]], long: Sequence[dict[str, Any]], facts: dict[str, str],
-    former: str,
+    runs: dict[str, Run], bugs: Sequence[dict[str, Any]], steps: dict[str, list[dict[str, Any]]],
+    facts: dict[str, str], former: str,
 ) -> list[str]:  # fmt: skip
     lines = [
         "# Upstream's own tests on the mock",
@@ -91,7 +92,11 @@ def _page(
             lines += [*([WEIGHTS, ""] if name == "tt-dit" else []), _by(runs[name].by), "", *_suite(runs[name])]
         else:
             lines += [_former(former, title) or _not_run(name)]
-    for name, title, rows, section in (("bugs", SEEDED, bugs, _bugs), ("attention", LONG, long, attention.section)):
+    for name, title, rows, section in (
+        ("bugs", SEEDED, bugs, _bugs),
+        ("attention", LONG, steps["attention"], attention.section),
+        ("memory", WHOLE, steps["memory"], memory.section),
+    ):
         lines += ["", f"## {title}", ""]
         if rows:
             lines += [_by({row.get("by") or UNKNOWN for row in rows}), "", *section(rows)]
@@ -121,8 +126,9 @@ def _suite(run: Run) -> list[str]:
     lines = [
         f"{len(run.cases)} cases started, {rate['counted']} counted: {rate['verdict_percent']} % reach a verdict, "
         f"{rate['pass_percent']} % pass, {rate['own_percent']} % on the mock's own rules alone "
-        f"(in {rate['own_emulated']} of these tests with queues, traces, events and the like, which are emulated). "
-        "Left out: "
+        f"(in {rate['own_emulated']} of these tests with queues, traces, events and the like, which are emulated); of "
+        f"those that call an operation of a device, {rate['own_of_called_percent']} %. {rate['theirs']} fail by the "
+        f"tree alone; of the others {rate['pass_without_theirs_percent']} % pass. Left out: "
         + ", ".join(f"{number[kind]} {words}" for kind, words in LEFT_OUT.items())
         + f", and {len(run.modules)} files that cannot be collected.",
         "",

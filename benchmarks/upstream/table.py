@@ -173,15 +173,24 @@ def counts(cases: Iterable[Case]) -> Counter[str]:
 
 
 def rates(cases: Iterable[Case]) -> dict[str, float]:
-    """Numbers of the acceptance: counted cases, and percentages of them."""
+    """Numbers of the acceptance: counted cases, and percentages of them.
+
+    ``own_of_called_percent`` is of the cases that call an operation of a device, for which alone there is a rule;
+    ``pass_without_theirs_percent`` leaves out what fails whatever runs it.
+    """
     counted = [case for case in cases if case.kind in COUNTED]
     many = max(1, len(counted))
     passed = [case for case in counted if case.kind != FAILED]
     by_rules = [case for case in passed if case.kind == RULES]
+    called = max(1, sum(case.kind != NO_DEVICE for case in counted))
+    theirs = sum(case.kind == FAILED and case.cause is not None and case.cause.who == "theirs" for case in counted)
     return {
         "counted": len(counted),
         "verdict_percent": round(100 * sum(case.verdict for case in counted) / many, 1),
         "pass_percent": round(100 * len(passed) / many, 1),
         "own_percent": round(100 * len(by_rules) / many, 1),
+        "own_of_called_percent": round(100 * len(by_rules) / called, 1),
+        "theirs": theirs,
+        "pass_without_theirs_percent": round(100 * len(passed) / max(1, len(counted) - theirs), 1),
         "own_emulated": sum(bool(case.emulated) for case in by_rules),
     }

@@ -110,8 +110,13 @@ def test_rates_count_what_is_left():
     cases = [table.classified(LINE | line) for line in lines]
     assert table.rates(cases) == {
         "counted": 5, "verdict_percent": 60.0, "pass_percent": 60.0, "own_percent": 40.0,
-        "own_emulated": 1,
+        "own_emulated": 1, "own_of_called_percent": 40.0, "theirs": 0, "pass_without_theirs_percent": 60.0,
     }  # fmt: skip
+    theirs = {"id": "models/tt_dit/tests/encoders/clip/test_a.py::test_a", "outcome": "failed", "category": "error"}
+    theirs |= {"message": "TextEmbeddings.forward() takes 2 positional arguments but 3 were given"}
+    rates = table.rates(table.classified(LINE | line) for line in ({}, {"category": "no-device"}, theirs))
+    assert (rates["own_percent"], rates["own_of_called_percent"]) == (33.3, 50.0)
+    assert (rates["theirs"], rates["pass_percent"], rates["pass_without_theirs_percent"]) == (1, 66.7, 100.0)
 
 
 def test_what_has_not_run_is_said(tmp_path):
@@ -126,9 +131,9 @@ def test_what_has_not_run_is_said(tmp_path):
     text = (tmp_path / "upstream.md").read_text()
     assert "whose tests are not in the tables: unit-ccl (exit status 4).\n" in text
     assert "**Not run yet**, and not in the tables: unit-later." in text
-    assert text.count("**Not run:**") == 3 and f"\nRun by {FACTS['refsim']}.\n" in text
+    assert text.count("**Not run:**") == 4 and f"\nRun by {FACTS['refsim']}.\n" in text
     data = json.loads((tmp_path / "upstream.json").read_text())
-    assert data["not_run"] == ["tt-dit", "bugs", "attention"]
+    assert data["not_run"] == ["tt-dit", "bugs", "attention", "memory"]
     assert (data["suites"]["unit"]["silent"], data["suites"]["unit"]["missing"]) == ({"unit-ccl": 4}, ["unit-later"])
 
 
@@ -160,6 +165,10 @@ def test_the_report_counts_and_explains(tmp_path):
     long |= {"peak_gib": 1.5, "error": 1.6e-3, "by": "refsim 2 at b"}
     (tmp_path / "out" / "attention").mkdir()
     (tmp_path / "out" / "attention" / "attention.jsonl").write_text(json.dumps(long))
+    whole = {"model": "Wan", "size": "720p", "mesh": "galaxy", "ended": "to its end", "cpu_s": 71.2, "dram_mib": 2499.0}
+    whole |= {"dram_of_mib": 12276.0, "l1_kib": 1199.9, "owners": [{"where": "a.py:1", "count": 2, "mib": 370.04}]}
+    (tmp_path / "out" / "memory").mkdir()
+    (tmp_path / "out" / "memory" / "memory.jsonl").write_text(json.dumps(whole))
     page.write(tmp_path / "out", tmp_path, FACTS)
     text, data = (tmp_path / "upstream.md").read_text(), json.loads((tmp_path / "upstream.json").read_text())
     assert "2 cases started, 2 counted: 100.0 % reach a verdict, 50.0 % pass" in text
@@ -178,6 +187,7 @@ def test_the_report_counts_and_explains(tmp_path):
     assert data["commit"] == "c0ffee" and data["suites"]["unit"]["pass_percent"] == 50.0
     assert data["bugs"]["caught"] == 1
     assert "| 720p | 75600 | t3k | 4 | 94 | 1.50 | 1.6e-03 | 940 | 6.0 |" in text
+    assert "| to its end | 71 | 2,499 of 12,276 | 1,200 | 2 x `a.py:1` 370 |" in text
     shutil.rmtree(bugs)
     shutil.rmtree(tmp_path / "out" / "attention")
     (runs / "unit-a.jsonl").write_text(json.dumps(LINE))
@@ -187,7 +197,7 @@ def test_the_report_counts_and_explains(tmp_path):
     (tmp_path / "out" / "unit").rename(tmp_path / "out" / "tt-dit")
     page.write(tmp_path / "out", tmp_path / "other", FACTS)
     page.write(tmp_path / "none", tmp_path / "other", FACTS | {"seed": "1"})
-    assert (tmp_path / "other" / "upstream.md").read_text().count("**Not run:**") == 4  # another seed's
+    assert (tmp_path / "other" / "upstream.md").read_text().count("**Not run:**") == 5  # another seed's
     assert (
         kept.count("1 of 2 caught") == kept.count("| 940 | 6.0 |") == 1
         and data["bugs"]["caught"] == 1
