@@ -224,6 +224,20 @@ def stale(t: Env, wrong: bool) -> None:
     ttnn.to_torch(ttnn.get_device_tensors(scores)[0])
 
 
+def gathered_again(t: Env, wrong: bool) -> None:
+    """Another tensor is gathered over a result before that is read; the same one again leaves the same bytes there."""
+    ttnn = t.ttnn
+    x, other = (t.put(t.rand(1, 1, 32, 128), COLUMNS) for _ in range(2))
+    buffer = t.empty(1, 1, 32, 128)
+    sets = [t.semaphores(2), t.semaphores(2)]
+    barrier = {"barrier_semaphore": t.semaphores(1)[0]} if wrong else {}
+    ttnn.synchronize_device(t.device)
+    first = ttnn.reshape(gather(t, x, sets[0], buffer, **barrier), (32, 128))
+    second = gather(t, other if wrong else x, sets[1], buffer, **barrier)
+    ttnn.to_torch(ttnn.get_device_tensors(ttnn.add(first, 1.0))[0])  # here
+    ttnn.to_torch(ttnn.get_device_tensors(second)[0])
+
+
 def never_written(t: Env, wrong: bool) -> None:
     ttnn = t.ttnn
     total = t.empty(1, 1, 32, 128)
@@ -343,6 +357,7 @@ EXPECTED = {
     "fused_gather_overtakes": ("buffer-in-use", "ttnn.experimental.all_gather_minimal_matmul_async"),
     "one_buffer_for_two": ("buffer-twice", "ttnn.transformer.ring_joint_scaled_dot_product_attention"),
     "stale": ("stale-read", "ttnn.multiply"),
+    "gathered_again": ("stale-read", "ttnn.add"),
     "never_written": ("never-written", "ttnn.add_"),
     "freed": ("freed", "ttnn.add"),
     "forgotten_sum": ("partial-sum", "ttnn.gelu"),

@@ -16,6 +16,7 @@ from tt_impl.harness.checks.reads import (
     FREES,
     HOST,
     RECEIVES,
+    does_again,
     is_output,
     read_by,
     succeeded,
@@ -119,6 +120,8 @@ def stale(log: EventLog) -> Iterator[Finding]:
             if use.made >= 0 and 0 <= meant < len(numbers) - 1:
                 first = log.events[numbers[meant]]
                 last = log.events[numbers[-1]]
+                if does_again(log, first, last):
+                    continue
                 yield Finding.of(
                     "stale-read", event,
                     f"{event.op} reads as argument {use.argument} the result of {at(first)}, but {at(last)} has since "

@@ -22,7 +22,7 @@ from refsim.runtime.watch.hazards import Use, find
 from tt_impl.harness.checks import ERROR, NOTE
 from tt_impl.harness.checks.fabric import groups
 from tt_impl.harness.checks.finding import Finding, at
-from tt_impl.harness.checks.reads import ALLOCATES, HOST, read_by, succeeded, written_remotely
+from tt_impl.harness.checks.reads import ALLOCATES, HOST, does_again, read_by, succeeded, written_remotely
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
 
 _TICKS = 32
@@ -49,9 +49,13 @@ def in_flight(log: EventLog) -> Iterator[Finding]:
         first, second = sorted(hazard.steps)
         place = model.named[int(hazard.buffer.split()[1])]
         key = first, second, place[0] == "semaphore"
-        if first >= 0 and first != second and key not in seen:
-            seen.add(key)
-            yield _finding(log.events[first], log.events[second], place)
+        if first < 0 or first == second or key in seen:
+            continue
+        seen.add(key)
+        before, after = log.events[first], log.events[second]
+        same_bytes = before.collectives and place[0] != "semaphore" and does_again(log, before, after)
+        if not same_bytes:
+            yield _finding(before, after, place)
 
 
 def _finding(first: Event, second: Event, place: Place) -> Finding:

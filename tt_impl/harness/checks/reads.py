@@ -70,3 +70,17 @@ def read_by(event: Event) -> Iterator[TensorUse]:
 def written_remotely(event: Event) -> list[TensorUse]:
     """Return the memory that the program gave to a collective, into which other devices write."""
     return [use for use in event.inputs if is_output(use)] if event.collectives and event.error is None else []
+
+
+def does_again(log: EventLog, first: Event, second: Event) -> bool:
+    """Tell whether ``second`` writes what ``first`` did: the same call on the same inputs, not written in between."""
+    if _what(first) != _what(second):
+        return False
+    read = {use.buffer for use in read_by(first)}
+    return all(read.isdisjoint(event.written) for event in log.events[first.number : second.number])
+
+
+def _what(event: Event) -> tuple[Any, ...]:
+    """Return what a call is asked to do; which semaphores tell of it makes no difference."""
+    options = {name: value for name, value in event.options.items() if "semaphore" not in name}
+    return event.op, [use.buffer for use in read_by(event)], [use.shape for use in event.outputs], options
