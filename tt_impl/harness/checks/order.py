@@ -53,8 +53,8 @@ def in_flight(log: EventLog) -> Iterator[Finding]:
             continue
         seen.add(key)
         before, after = log.events[first], log.events[second]
-        same_bytes = before.collectives and place[0] != "semaphore" and does_again(log, before, after)
-        if not same_bytes:
+        is_result = before.collectives and any(_place(use) == place for use in before.outputs)
+        if not (is_result and does_again(log, before, after)):  # which would leave the same bytes there
             yield _finding(before, after, place)
 
 
