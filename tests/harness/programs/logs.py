@@ -234,11 +234,11 @@ def _memory() -> None:
     row("refused", [empty, call("exp", [1], error="RuntimeError")])
     row("freed", [call("deallocate", [1]), call("add", [2], dead=[use(1, "1")])], "freed error 1")
 
+    def gather(x: int) -> Event:
+        return collective("all_gather", x, 2, buffers=[into(2)], options={"barrier_semaphore": 9})
+
     def gathers(count: int, made_by: int, reads_at: str = "exp") -> list[Event]:
-        events = [
-            collective("all_gather", 1, 2, buffers=[into(2)], options={"barrier_semaphore": 9}) for _ in range(count)
-        ]
-        return [*events, call(reads_at, [use(2, made=made_by)], [3])]
+        return [*(gather(10 + number) for number in range(count)), call(reads_at, [use(2, made=made_by)], [3])]
 
     row("result of the last", gathers(3, 2), "unused-result note 0", "unused-result note 1")
     row("result of the first of two", gathers(2, 0), "unused-result note 0", "stale-read error 2")
@@ -256,6 +256,10 @@ def _memory() -> None:
         "unused-result note 1",
         "stale-read error 3",
     )
+    late = call("exp", [use(2, made=0)], [3])
+    row("the same gathered again", [gather(1), gather(1), late], "unused-result note 0")
+    again = [gather(1), call("exp_", [1], [1], written=(1,)), gather(1), late]
+    row("the same, written in between", again, "unused-result note 0", "stale-read error 3")
     row("a tensor that nobody made", gathers(2, -1), "unused-result note 0")
     row("the shape of the first", gathers(2, 0, "zeros_like"), "unused-result note 0")
     row("freed unread", [collective("all_gather", 1, 2), call("deallocate", [2])], "unused-result note 0")

@@ -52,7 +52,8 @@ def in_flight(log: EventLog) -> Iterator[Finding]:
         if first < 0 or first == second or key in seen:
             continue
         seen.add(key)
-        before, after = log.events[first], log.events[second]
+        before = log.events[first]
+        after = log.events[second]
         is_result = before.collectives and any(_place(use) == place for use in before.outputs)
         if not (is_result and does_again(log, before, after)):  # which would leave the same bytes there
             yield _finding(before, after, place)
