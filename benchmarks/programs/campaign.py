@@ -46,7 +46,7 @@ class Program:
         name: of the row.
         source: a key of ``TREES``.
         script: file to run; its folder is on the search path.
-        mesh: what it asks for.
+        mesh: what it asks for; ``auto`` is that of the case of a test.
         weights: what to make small random weights with, given to a script as its first argument, to a test as
             ``HF_MODEL``.
         path: folders of the checkout that are on the search path.
@@ -113,12 +113,13 @@ PIPELINES = (
     ("mochi", "mochi", "VAE in torch, latents in float32 for it"),
     ("wan22", "wan", ""),
     ("qwenimage", "qwenimage", f"{QUIRKS}; {QWEN}"),
+    ("motif", "motif", "weights and sizes; `arange` of uint32 from the host; VAE in torch; beside tt_dit's reference"),
 )
 
 
 TUTORIALS = ("ttnn/ttnn/examples/usage", "ttnn/ttnn/examples/bert", "ttnn/tutorials/basic_python")
 TABLE = Path(__file__).with_name("tests.csv")
-"""Test files of tt-metal: path, weights, what is replaced, and whose a failure is."""
+"""Test files of tt-metal: path, mesh, weights, what is replaced, and whose a failure is."""
 
 
 def programs(trees: dict[str, Path]) -> Iterator[Program]:
@@ -141,7 +142,7 @@ def programs(trees: dict[str, Path]) -> Iterator[Program]:
             for row in csv.DictReader(table):
                 script = trees[TT_METAL] / row["path"]
                 why = row["replaced"], row["cause"]
-                yield Program(row["path"], TT_METAL, script, "auto", row["weights"], (".",), *why, is_test=True)
+                yield Program(row["path"], TT_METAL, script, row["mesh"], row["weights"], (".",), *why, is_test=True)
 
 
 def run(program: Program, tree: Path, work: Path, limit: float) -> Row:
@@ -152,10 +153,10 @@ def run(program: Program, tree: Path, work: Path, limit: float) -> Row:
     with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "verdict.json")
         if program.is_test:
-            environment |= {"HF_HUB_OFFLINE": "1", "TT_CACHE_PATH": folder} | (
-                {"HF_MODEL": str(weights)} if weights else {}
-            )
-            command = _pytest(program.script, answer, limit)
+            environment |= {"HF_HUB_OFFLINE": "1", "TT_CACHE_PATH": folder, "TT_METAL_HOME": str(tree)}
+            environment |= {"HF_MODEL": str(weights)} if weights else {}
+            environment |= {"MESH_DEVICE": program.mesh.upper()} if program.mesh != "auto" else {}
+            command = _pytest(program, answer, limit)
         else:
             command = [sys.executable, "-m", "refsim", "ttnn", "run", "--json", "--mesh", program.mesh]
             command += [str(program.script), *([str(weights)] if weights else [])]
@@ -171,11 +172,11 @@ def run(program: Program, tree: Path, work: Path, limit: float) -> Row:
         return _row(program, log.read(), answer.read_text(), seconds, usage)
 
 
-def _pytest(script: Path, answer: Path, limit: float) -> list[str]:
+def _pytest(program: Program, answer: Path, limit: float) -> list[str]:
     """Return the command that runs a case of a file of tests, drawn with a seed."""
     options = ["-q", "-s", "--tb=short", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
-    mock = ["--ttnn-mock=auto", "--ttnn-mock-cases=1", f"--ttnn-mock-json={answer}", f"--timeout={limit:g}"]
-    return [sys.executable, "-m", "pytest", "-p", "tt_impl.harness.plugin", *options, *mock, str(script)]
+    mock = [f"--ttnn-mock={program.mesh}", "--ttnn-mock-cases=1", f"--ttnn-mock-json={answer}", f"--timeout={limit:g}"]
+    return [sys.executable, "-m", "pytest", "-p", "tt_impl.harness.plugin", *options, *mock, str(program.script)]
 
 
 def _row(program: Program, log: str, answer: str, seconds: float, usage: Any) -> Row:

@@ -78,11 +78,17 @@ def _clip(seed: int, projected: bool, activation: str = "quick_gelu") -> Any:
     return filled((CLIPTextModelWithProjection if projected else CLIPTextModel)(config), seed)
 
 
-def _t5(width: int = 256, kind: str = "T5") -> Any:
+def _t5(width: int = 256, kind: str = "T5", heads: int = 4, layers: int = 2) -> Any:
     import transformers
 
     config = getattr(transformers, f"{kind}Config")(
-        vocab_size=128, d_model=width, d_kv=64, d_ff=512, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu"
+        vocab_size=128,
+        d_model=width,
+        d_kv=64,
+        d_ff=512,
+        num_layers=layers,
+        num_heads=heads,
+        feed_forward_proj="gated-gelu",
     )
     return filled(getattr(transformers, f"{kind}EncoderModel")(config), 3)
 
@@ -160,6 +166,18 @@ def _qwenimage(folder: Path) -> None:
         vae=filled(AutoencoderKLQwenImage(base_dim=32, num_res_blocks=1), 4), transformer=filled(transformer, 5),
         text_encoder=filled(Qwen2_5_VLForConditionalGeneration(config), 3),
     ).save_pretrained(folder)  # fmt: skip
+
+
+def _motif(folder: Path) -> None:
+    """Make what Motif takes from other folders: its encoders and its VAE; tt_dit's own reference makes the rest."""
+    for name, encoder, tokenizer in (
+        ("clip-vit-large-patch14", _clip(1, True), _clip_tokenizer()),
+        ("CLIP-ViT-bigG-14-laion2B-39B-b160k", _clip(2, True, "gelu"), _clip_tokenizer()),
+        ("flan-t5-xxl", _t5(4096, heads=64, layers=1), _t5_tokenizer()),  # tt_dit has no heads of other widths
+    ):
+        encoder.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    _vae().save_pretrained(folder / "vae")
 
 
 def _mochi(folder: Path) -> None:
@@ -285,6 +303,7 @@ _MAKERS: dict[str, Callable[[Path], None]] = {
     "flux1": _flux1,
     "llama/Llama-3.2-1B-Instruct": _llama,
     "mochi": _mochi,
+    "motif": _motif,
     "qwenimage": _qwenimage,
     "sd35": _sd35,
     "wan": _wan,

@@ -74,8 +74,8 @@ def vae_in_torch(module: Any) -> None:
     module.VAEDecoderAdapter = lambda **options: adapter(**{**options, "use_torch": True})
 
 
-def frequencies_in_bfloat16(transformer: Any, scale: float = 1.0) -> None:
-    """Give diffusers' transformer the frequencies of timesteps that tt_dit has: rounded to bfloat16."""
+def frequencies_in_bfloat16(embedding: Any, scale: float = 1.0) -> None:
+    """Give a reference's embedding of timesteps the frequencies that tt_dit has: rounded to bfloat16."""
     factor = torch.exp(-math.log(10000) * torch.arange(128, dtype=torch.float32) / 128).bfloat16().float()
 
     class Projection(torch.nn.Module):
@@ -83,7 +83,7 @@ def frequencies_in_bfloat16(transformer: Any, scale: float = 1.0) -> None:
             angles = scale * timestep.float()[:, None] * factor
             return torch.cat([angles.cos(), angles.sin()], -1)
 
-    transformer.time_text_embed.time_proj = Projection()
+    embedding.time_proj = Projection()
 
 
 def noted(owner: Any, name: str) -> list[Any]:

@@ -25,7 +25,7 @@ reference = common.reference(FluxPipeline)
 embedded, pooled_there, _ = reference.encode_prompt(PROMPT, None)
 check("T5 PCC", pcc(text, embedded))
 check("CLIP PCC", pcc(pooled, pooled_there))
-common.frequencies_in_bfloat16(reference.transformer)
+common.frequencies_in_bfloat16(reference.transformer.time_text_embed)
 noise = common.noise(1, 16, SIZE // 8, SIZE // 8, dtype=torch.bfloat16)
 packed = reference(
     PROMPT, height=SIZE, width=SIZE, num_inference_steps=STEPS, guidance_scale=0.0035,

@@ -55,7 +55,7 @@ reference = common.reference(QwenImagePipeline)
 embedded, _ = reference.encode_prompt(PROMPT)
 count = embedded.shape[1]
 check("text PCC", pcc(text[1, :count], embedded[0]))
-common.frequencies_in_bfloat16(reference.transformer, scale=1000.0)
+common.frequencies_in_bfloat16(reference.transformer.time_text_embed, scale=1000.0)
 noise = reference._pack_latents(common.noise(1, 16, SIZE // 8, SIZE // 8)[:, None], 1, 16, SIZE // 8, SIZE // 8)
 shapes = [[(1, SIZE // 16, SIZE // 16)]]
 

@@ -13,6 +13,7 @@ import pytest
 
 from refsim.base.errors import UserError
 from tests.tree import ROOT, files, imports, module_name
+from tt_impl.mock.machine import environment
 from tt_impl.run.installed import RUNTIME_ROOT, SOURCE_TREE, runtime_root, ttnn_package
 
 MAY_STAND_ON = re.compile(
@@ -131,3 +132,15 @@ def test_where_ttnn_finds_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert runtime_root(package) == tmp_path / "tree"
     monkeypatch.setenv(RUNTIME_ROOT, str(elsewhere))
     assert runtime_root(package) == elsewhere
+
+
+def test_programs_find_their_files_in_the_tree(monkeypatch, tmp_path: Path) -> None:
+    """tt_transformers looks for folders of its own in the place of tt-metal's tree, where the mock's stands then."""
+    package = ttnn_package()
+    (tmp_path / "tree/models").mkdir(parents=True)
+    (tmp_path / "tree/models/params.json").touch()
+    monkeypatch.delenv(RUNTIME_ROOT, raising=False)
+    monkeypatch.setenv(SOURCE_TREE, str(tmp_path / "tree"))
+    monkeypatch.setattr(environment, "_shared", None)
+    root = environment.make_runtime_root(tmp_path / "mock")
+    assert (root / "models/params.json").is_file() and (root / "tt_metal").resolve().is_relative_to(package)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from refsim.base import scratch
 from tt_impl.mock.machine import toolchain
-from tt_impl.run.installed import installed_toolchain, runtime_root, ttnn_package
+from tt_impl.run.installed import RUNTIME_ROOT, SOURCE_TREE, installed_toolchain, runtime_root, ttnn_package
 
 _shared: Path | None = None
 
@@ -63,6 +63,10 @@ def make_runtime_root(folder: Path) -> Path:
             (root / entry.name).symlink_to(entry)
     for entry in (installed / "runtime").glob("*"):
         (runtime / entry.name).symlink_to(entry)
+    for tree in filter(None, map(os.environ.get, (RUNTIME_ROOT, SOURCE_TREE))):
+        models = Path(tree, "models").absolute()  # of tt-metal, in whose place programs look for files of their own
+        if models.is_dir() and not (root / "models").exists():
+            (root / "models").symlink_to(models)
     if installed_toolchain(installed) is None:
         (runtime / "sfpi").unlink(missing_ok=True)
         toolchain.write_stand_in(runtime / "sfpi")

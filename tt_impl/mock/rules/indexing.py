@@ -100,9 +100,11 @@ def embedding(
 ) -> Tensor:
     """Look ids [.., S] up in a table [V, D]: [.., S, D]; a padding id keeps the row it has in the table.
 
+    Of ids [B, 1, 1, S] the dims of one are dropped.
     ``embeddings_type`` says what a device may keep of the table in its memory; the rows are the same.
     """
-    return F.embedding(input_tensor.long(), weight.reshape(-1, weight.shape[-1]))
+    ids = input_tensor.long()
+    return F.embedding(ids.flatten(1) if ids.dim() > 2 else ids, weight.reshape(-1, weight.shape[-1]))
 
 
 @per_device("embedding_bw", with_call=True)

@@ -151,11 +151,13 @@ def softmax(t: Env) -> None:
 
 
 def embedding(t: Env) -> None:
-    ids, table = torch.randint(0, 100, (1, 64), generator=t.random), t.rand(100, 64)
-    out = t.ttnn.embedding(
-        t.put(ids, dtype="uint32", layout="ROW_MAJOR"), t.put(table, layout="ROW_MAJOR"), layout=t.ttnn.TILE_LAYOUT
-    )
-    t.check(out, table[ids])
+    """Dims of one between batch and words are dropped."""
+    for shape in ((2, 64), (2, 1, 1, 64)):
+        ids, table = torch.randint(0, 100, shape, generator=t.random), t.rand(100, 64)
+        out = t.ttnn.embedding(
+            t.put(ids, dtype="uint32", layout="ROW_MAJOR"), t.put(table, layout="ROW_MAJOR"), layout=t.ttnn.TILE_LAYOUT
+        )
+        t.check(out, table[ids.reshape(2, 64)])
 
 
 def by_index(t: Env) -> None:
