@@ -24,6 +24,19 @@ def ties(t: Env) -> None:
     assert all((where % 4 != 0).all() and (where % 4 != 3).all() for where in t.shadow.values(places))
 
 
+def zero_times_infinity(t: Env) -> None:
+    """Zero where both operands and the result have 16 bits, not a number where one of them has 32."""
+    zeros, infinite = torch.zeros(1, 1, 32, 32), torch.full((1, 1, 32, 32), torch.inf)
+    for a, b, wanted in (
+        ("bfloat16", "bfloat16", 0.0),
+        ("float32", "float32", torch.nan),
+        ("bfloat16", "float32", torch.nan),
+        ("float32", "bfloat16", torch.nan),
+    ):
+        out = t.ttnn.multiply(t.put(zeros, dtype=a), t.put(infinite, dtype=b))
+        t.check(out, torch.full((1, 1, 32, 32), wanted))
+
+
 def images_that_are_not_square(t: Env) -> None:
     """Six rows of ten pixels, with more padding on one side than on the other."""
     ttnn = t.ttnn
