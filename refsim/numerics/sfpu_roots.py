@@ -51,6 +51,35 @@ def reciprocal_steps(unit: VectorUnit, x: Tensor, steps: int, seed: tuple[float,
     return with_sign_of(value, x)
 
 
+def quotient(unit: VectorUnit, x: Tensor, y: Tensor) -> Tensor:
+    """Return x / y of tensors of one shape, rounded to nearest, ties to even in a 16-bit destination.
+
+    A 16-bit destination takes x times the reciprocal after two steps; one of 32 bits a reciprocal of the mantissas
+    after one, whose quotient is corrected by what is left (source: `ckernel_sfpu_binary.h` of the wheel).
+    """
+    if not unit.wide:
+        value = unit.mul(x, reciprocal_steps(unit, y, 2)).bfloat16().float()
+        infinite = with_sign_of(torch.full_like(x, torch.inf), x)
+        return torch.where(y == 0, torch.where(x == 0, torch.nan, infinite), value)
+    one = torch.full_like(exponent_of(x), 127)
+    x_mantissa = with_exponent(x, one)
+    y_mantissa = with_exponent(y, one)
+    inverse = reciprocal_steps(unit, y_mantissa, 1)
+    value = unit.mul(x_mantissa, inverse)
+    value = unit.mad(unit.mad(value, -y_mantissa, x_mantissa), inverse, value)
+    # powers of two in two factors, none of which is beyond float32
+    power = exponent_of(x) - exponent_of(y)
+    half = power >> 1
+    value = unit.mul(torch.ldexp(value, half), torch.ldexp(torch.ones_like(value), power - half))
+    normal = _is_normal(x) & _is_normal(y)
+    return unit.stored(torch.where(normal, value, x / y))
+
+
+def _is_normal(x: Tensor) -> Tensor:
+    exponent = exponent_of(x)
+    return (exponent > 0) & (exponent < 255)
+
+
 def reciprocal_root(unit: VectorUnit, x: Tensor, *, approximate: bool = False) -> Tensor:
     """Return 1 / sqrt(x), rounded; of a negative number NaN, of 0 infinity."""
     value, root = _seeded(unit, x, approximate)

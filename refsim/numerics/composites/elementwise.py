@@ -2,6 +2,8 @@
 
 add, subtract   matrix unit (11-bit mantissas) unless both are fp32: then vector unit, rounded once
 multiply        vector unit; in a 16-bit destination 0 times anything is 0; `fast` takes the matrix unit
+divide          vector unit; `fast` packs the reciprocal and takes the matrix unit
+logit           clamped, packed | x / (1 - x), its logarithm: one kernel on the vector unit
 modulation      1 + scale | x (1 + scale) | + shift: three kernels, each packs
 addcmul         one kernel: a + value b c on the vector unit, packed once
 rotary          x . swap (a matmul that moves pairs) | that times sin | x times cos | the sum: packed each
@@ -12,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from refsim.numerics import sfpu_roots
 from refsim.numerics.composites.compute import Compute, by_rows, reloaded
 
 BINARY = Compute("HiFi4", fp32_dest_acc_en=False)
@@ -45,6 +48,28 @@ def product(compute: Compute, a: Tensor, b: Tensor) -> Tensor:
     unit = compute.vector()
     dest = unit.stored(unit.mul(a, b))
     return dest if unit.wide else torch.where((a == 0) | (b == 0), 0.0, dest)
+
+
+def divide(a: Tensor, b: Tensor, *, dtype: str = "bfloat16", fast: bool = False, compute: Compute = BINARY) -> Tensor:
+    """Return ``ttnn.div``; ``fast`` is its ``fast_and_approximate_mode``, for operands that are not fp32."""
+    a, b = torch.broadcast_tensors(a, b)
+    return compute.store(quotient(_wide(compute) if dtype == "float32" else compute, a, b, fast), dtype)
+
+
+def quotient(compute: Compute, a: Tensor, b: Tensor, fast: bool = False) -> Tensor:
+    """Return the quotient of two tensors of one shape in the destination."""
+    if fast:
+        return compute.mul(a, compute.store(compute.sfpu("reciprocal", b)))
+    return sfpu_roots.quotient(compute.vector(), a, b)
+
+
+def logit(x: Tensor, *, dtype: str = "bfloat16", compute: Compute = BINARY) -> Tensor:
+    """Return ``ttnn.logit`` of values that are clamped: ln(x / (1 - x)), 1 - x rounded to the destination's bits."""
+    compute = _wide(compute) if dtype == "float32" else compute
+    unit = compute.vector()
+    rest = unit.mad(-x, 1.0, 1.0)
+    rest = rest if unit.wide else rest.bfloat16().float()
+    return compute.store(compute.sfpu("log", sfpu_roots.quotient(unit, x, rest)), dtype)
 
 
 def _wide(compute: Compute) -> Compute:

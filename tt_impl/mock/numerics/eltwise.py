@@ -17,7 +17,7 @@ from refsim.numerics import FUNCTIONS
 from refsim.numerics.composites import Compute, elementwise
 from tt_impl.mock.numerics.kernel import Kernel, Unmodelled, dtypes_of, rounded
 from tt_impl.mock.numerics.unrounded import UNROUNDED
-from tt_impl.mock.rules.eltwise import activate, parsed
+from tt_impl.mock.rules.eltwise import activate, clamped, parsed
 from tt_impl.mock.storage.values import Shards
 
 SAME = {"swish": "silu", "sigmoid_accurate": "sigmoid", "recip": "reciprocal"}
@@ -73,6 +73,16 @@ def _unary(name: str) -> Callable[..., list[Tensor]]:
 for _name in (*FUNCTIONS, *SAME):
     if f"ttnn.{_name}" not in UNROUNDED and _name not in ("gelu_tanh", "recip"):
         rounded(_name)(_unary(_name))
+
+
+@rounded("logit")
+def logit(kernel: Kernel, input_tensor: Shards, eps: float | None = None) -> list[Tensor]:
+    compute = compute_of(kernel, input_tensor)
+
+    def one(x: Tensor) -> Tensor:
+        return elementwise.logit(compute.store(clamped(x, eps)), dtype=kernel.out_dtype, compute=compute)
+
+    return kernel.call.each(one, input_tensor)
 
 
 @rounded("unary_chain")
@@ -131,18 +141,24 @@ def _multiplied(compute: Compute, a: Tensor, b: Tensor, wide: bool, fast: bool) 
     return elementwise.product(compute, a, b)
 
 
+def _divided(compute: Compute, a: Tensor, b: Tensor, wide: bool, fast: bool) -> Tensor:
+    a, b = torch.broadcast_tensors(a, b)
+    return elementwise.quotient(compute, a, b, fast and not wide)
+
+
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "add": _added,
     "subtract": _subtracted,
     "rsub": lambda compute, a, b, wide, fast: _subtracted(compute, b, a, wide, fast),
     "multiply": _multiplied,
+    "div": _divided,
     "squared_difference": lambda compute, a, b, wide, fast: compute.sfpu(
         "square", _subtracted(compute, a, b, wide, fast)
     ),
 }
 """What the destination holds of two operands; whether both are float32, whether ``fast_and_approximate_mode`` is on."""
 for _name in OPERATIONS:
-    rounded(_name, f"{_name}_")(_binary(_name))
+    rounded(_name, "divide_" if _name == "div" else f"{_name}_")(_binary(_name))
 
 
 @rounded("addcmul")

@@ -47,8 +47,13 @@ def exp2(x: Tensor) -> Tensor:
 
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
-    """Clamp the operand between ``eps`` and 1 - ``eps``, whichever is the smaller, and take its logit."""
-    return torch.logit(x if eps is None else x.clamp(min(eps, 1 - eps), max(eps, 1 - eps)))
+    """Clamp the operand and take its logit."""
+    return torch.logit(clamped(x, eps))
+
+
+def clamped(x: Tensor, eps: float | None) -> Tensor:
+    """Clamp the operand of a logit between ``eps`` and 1 - ``eps``, whichever is the smaller."""
+    return x if eps is None else x.clamp(min(eps, 1 - eps), max(eps, 1 - eps))
 
 
 def prelu(x: Tensor, weight: Tensor | Number | Sequence[float]) -> Tensor:

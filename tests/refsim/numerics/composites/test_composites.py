@@ -167,6 +167,38 @@ def test_group_norm_and_softmax():
     assert far(small, torch.softmax(scores.double() / 4, -1)) < 1e-4
 
 
+@pytest.mark.parametrize("arch", ["wormhole_b0", "blackhole"])
+@pytest.mark.parametrize(("level", "ulps"), [("exact", 1), ("fast", 2)])
+def test_quotients(arch, level, ulps):
+    """16 bits are rounded rightly, 32 to a unit in the last place; the reciprocal packed before is worse."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (
+        torch.randn(4000, generator=generator) * 2.0 ** torch.randint(-30, 30, (4000,), generator=generator)
+        for _ in range(2)
+    )
+    compute = Compute("HiFi4", fp32_dest_acc_en=False, arch=arch, level=level)
+    wide = elementwise.divide(a, b, dtype="float32", compute=compute)
+    assert ((wide.double() * b.double() / a.double() - 1).abs() < ulps * 2.0**-23).all()
+    a, b = a.bfloat16().float(), b.bfloat16().float()
+    assert torch.equal(elementwise.divide(a, b, compute=compute), (a / b).bfloat16().float())
+    assert not torch.equal(elementwise.divide(a, b, fast=True, compute=compute), (a / b).bfloat16().float())
+    zero = torch.zeros(3)
+    ends = torch.tensor([1.0, -1.0, 0.0])
+    assert elementwise.divide(ends, zero, compute=compute).tolist() == [
+        math.inf,
+        -math.inf,
+        math.inf,
+    ]  # NaN is packed so
+    assert elementwise.divide(ends, zero, dtype="float32", compute=compute).isnan().tolist() == [False, False, True]
+
+
+def test_a_logit_rounds_what_is_left_of_one():
+    """As torch computes it of bfloat16: 1 - 0.498 is 0.5, so the logit is half as large as that of 0.498."""
+    x = torch.tensor([0.498046875, 0.25, 0.75])
+    assert elementwise.logit(x).tolist() == torch.logit(x.bfloat16()).tolist()
+    assert torch.allclose(elementwise.logit(x, dtype="float32"), torch.logit(x), rtol=1e-5)
+
+
 def test_elementwise():
     x, shift, scale = random(4, 32, 64), random(1, 1, 64, seed=1), random(1, 1, 64, seed=2)
     wanted = x.double() * (1 + scale.double()) + shift.double()
