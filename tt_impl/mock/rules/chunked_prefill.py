@@ -14,7 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import TILE, Call, across
+from tt_impl.mock.rules.attention import attend
+from tt_impl.mock.rules.collectives import gathered
+from tt_impl.mock.rules.registry import TILE, Call, across, nobodys
+from tt_impl.mock.rules.ring_attention import stretches
 from tt_impl.mock.rules.rotary import rotate
 from tt_impl.mock.storage.values import Shards
 
@@ -138,3 +141,61 @@ def rotary_embedding_indexed(
         return torch.cat([*prefix, left, rotate(middle, *angles, trans_mat[device]), right], -1)
 
     return [turned(input[device], device) for device in range(len(input))]
+
+
+@across("transformer.ring_mla")
+def ring_mla(
+    call: Call,
+    input_tensor_q: Shards,
+    input_tensor_kv: Shards,
+    *,
+    persistent_output_buffer_kv: Any = None,
+    head_dim_v: int,
+    logical_n: int,
+    scale: float | None = None,
+    dim: int = 2,
+    cluster_axis: int | None = None,
+    is_balanced: bool = False,
+    kv_cache_batch_idx: int | None = None,
+    kv_actual_isl: int | None = None,
+    slot_id: Shards | None = None,
+    kv_actual_isl_tensor: Shards | None = None,
+    kv_cache_num_layers: int | None = None,
+    kv_cache_layer_idx: int | None = None,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Attend causally from [B, H, N, E] to one head [B, 1, S, E], whose first ``head_dim_v`` columns are V, too.
+
+    N and S are cut over a ring; of a cache one entry is read, in slabs of N. A chunk begins behind ``kv_actual_isl``
+    tokens. ``logical_n`` and later are padding. The second result is what devices keep for themselves.
+    """
+    rows = input_tensor_q.shape[2]
+    before = kv_actual_isl if kv_actual_isl_tensor is None else _number(kv_actual_isl_tensor)
+    if cluster_axis is None or dim != 2 or (before is None and rows != input_tensor_kv.shape[2]):
+        raise call.unsupported("a ring of all axes, and a chunk that does not say what is before it")
+    if is_balanced and before is not None:
+        raise call.unsupported("balanced work on chunks")
+    entry = kv_cache_batch_idx
+    if slot_id is not None:
+        entry = _number(slot_id) * (kv_cache_num_layers or 1) + (kv_cache_layer_idx or 0)
+    places, devices = _places(input_tensor_q, cluster_axis)
+    if persistent_output_buffer_kv is not None:
+        call.leave_to_nobody(call.kwargs["persistent_output_buffer_kv"], len(places))
+    size = input_tensor_kv.shape[2]
+
+    def positions(length: int, place: int) -> Tensor:
+        return stretches(place, devices, rows, True) if is_balanced else _positions(length, place, devices, rows)
+
+    columns = torch.cat([positions(size, place) for place in range(devices)])
+
+    def attention(q: Tensor, kv: Tensor, place: int) -> Tensor:
+        first = _first_row(before, place, devices, rows) if before is not None else 0
+        mine = positions(first + rows, place)[-rows:]
+        kv = kv if entry is None else kv[entry : entry + 1]
+
+        def hidden(rows: Tensor, seen: Tensor) -> Tensor:
+            return (columns[seen] > mine[rows]) | (columns[seen] >= logical_n)
+
+        return attend(q, kv, kv[..., :head_dim_v], scale=scale, hidden=hidden)
+
+    whole = gathered(input_tensor_kv, 2, cluster_axis)
+    return call.each(attention, input_tensor_q, whole, places), [nobodys(call.outputs[1].shape)] * len(places)

@@ -128,7 +128,7 @@ def _causal(
     groups = q.groups(axis)
     ranks = _ranks(groups)
     size = len(groups[0])
-    places = [_places(rank, size, q.shape[2], balanced) for rank in range(size)]
+    places = [stretches(rank, size, q.shape[2], balanced) for rank in range(size)]
     columns = torch.cat(places)
 
     def attention(q: Tensor, k: Tensor, v: Tensor, rank: int) -> Tensor:
@@ -140,12 +140,12 @@ def _causal(
     return call.each(attention, q, *kv, ranks)
 
 
-def _places(rank: int, size: int, length: int, balanced: bool) -> Tensor:
+def stretches(rank: int, size: int, length: int, balanced: bool) -> Tensor:
     """Return the numbers in the whole sequence of a device's ``length`` tokens."""
     if not balanced:
         return torch.arange(rank * length, (rank + 1) * length)
     half = length // 2
-    return torch.cat([_places(place, 2 * size, half, False) for place in (rank, 2 * size - 1 - rank)])
+    return torch.cat([stretches(place, 2 * size, half, False) for place in (rank, 2 * size - 1 - rank)])
 
 
 @across("transformer.ring_distributed_scaled_dot_product_attention")
@@ -176,7 +176,7 @@ def ring_distributed_scaled_dot_product_attention(
     length = input_tensor_q.shape[2] // ring_size
 
     def attention(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, rank: int) -> Tensor:
-        places = _places(rank, ring_size, length, balanced=True)
+        places = stretches(rank, ring_size, length, balanced=True)
         if table is not None:
             k, v = (unpaged(cache, table) for cache in (k, v))
 

@@ -105,4 +105,46 @@ def angles_in_slabs(t: Env) -> None:
         t.check(out, wanted, ulps=2)
 
 
+def _attended(q: Tensor, kv: Tensor, seen: list[int], width: int) -> Tensor:
+    keys = kv[seen]
+    return torch.softmax(q @ keys.T * 0.1, -1) @ keys[:, :width]
+
+
+def attention_to_a_latent(t: Env) -> None:
+    """Over the four devices of a row: a whole prompt, and a chunk behind 96 tokens that lie in a cache."""
+    rows, heads, width = 64, 2, 64
+    for before in (None, 96):
+        entries, size = (1, rows) if before is None else (2, ROWS)
+        q, queries = spread(t, 1, heads, rows, 128)
+        kv, keys = spread(t, entries, 1, size, 128)
+        end = 4 * rows - 40 if before is None else before + 4 * rows - 32
+        how = {} if before is None else dict(kv_cache_batch_idx=1, kv_actual_isl=before)
+        buffer = t.put(torch.zeros(1, 1, 4 * size, 128))
+        out, _ = t.ttnn.transformer.ring_mla(
+            q, kv, persistent_output_buffer_kv=buffer, head_dim_v=width, logical_n=end, scale=0.1, dim=2,
+            multi_device_global_semaphore=t.semaphores(2), num_links=1, cluster_axis=1, mesh_device=t.device,
+            topology=t.linear, is_balanced=False, ccl_core_grid_offset=t.ttnn.CoreCoord(0, 6),
+            program_config=t.ttnn.SDPAProgramConfig(
+                compute_with_storage_grid_size=t.ttnn.CoreCoord(8, 6), q_chunk_size=32, k_chunk_size=32,
+                exp_approx_mode=False,
+            ), **how,
+        )  # fmt: skip
+        wanted = []
+        for device in range(t.n):
+            first = device // 4 * 4
+            slabs = {}
+            for other in range(4):
+                for row in range(size):
+                    position = row // rows * 4 * rows + other * rows + row % rows
+                    slabs[position] = keys[first + other][entries - 1, 0, row]
+            whole = torch.stack([slabs[position] for position in sorted(slabs)])
+            part = torch.zeros(1, heads, rows, width)
+            for number, (position, _) in enumerate(_rows_of(before or 0, device % 4, 4)):
+                seen = [other for other in sorted(slabs) if other <= position and other < end]
+                for head in range(heads):
+                    part[0, head, number] = _attended(queries[device][0, head, number], whole, seen, width)
+            wanted.append(part)
+        t.check(out, wanted, ulps=8)
+
+
 CASES = collect(globals())
