@@ -324,8 +324,9 @@ def upstream(session: nox.Session) -> None:
 
 @nox.session(python="3.12")
 def programs(session: nox.Session) -> None:
-    """Run published programs on the mock, half an hour on two cores; DFLASH_TREE and TT_METAL_TREE name checkouts,
+    """Run published programs on the mock, about two hours on two cores; DFLASH_TREE and TT_METAL_TREE name checkouts,
     without one it is skipped aloud. Writes reports/programs.md.
     """
-    session.install(*VERSIONS, "-e", ".[ttnn,kernels,dev]", "ftfy>=6")  # Wan of tt_dit needs the last
+    wanted = ("ftfy>=6", "torchvision", "tabulate", "pytz")  # by Wan of tt_dit, and by tests of other models
+    session.install(*VERSIONS, "-e", ".[ttnn,kernels,dev]", *wanted)
     session.run("python", "-m", "benchmarks.programs", *session.posargs)

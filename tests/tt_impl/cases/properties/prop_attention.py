@@ -236,9 +236,12 @@ def ring_of_rows(t: Env, paged: bool, start: int, rank: int) -> None:
     t.check(out, torch.cat([parts[rank], parts[2 * ring - 1 - rank]], 2), ulps=2)
 
 
-@drawn(3, balanced=SOME, real=st.sampled_from([256, 200]))
-def causal_ring(t: Env, balanced: bool, real: int) -> None:
-    """A ring over axis 1; balanced, its devices hold a stretch from the front and one from the rear."""
+@drawn(4, balanced=SOME, real=st.sampled_from([256, 200]), joint=SOME)
+def causal_ring(t: Env, balanced: bool, real: int, joint: bool) -> None:
+    """A ring over axis 1; balanced, its devices hold a stretch from the front and one from the rear.
+
+    A joint stream without a token is the same as none.
+    """
     ttnn, ring, n = t.ttnn, t.shape[1], 256
     only(not balanced or real == n)
     q, k, v = (t.rand(1, 4, n, SIZE) for _ in range(3))
@@ -250,7 +253,9 @@ def causal_ring(t: Env, balanced: bool, real: int) -> None:
         compute_with_storage_grid_size=(x, y - 1), q_chunk_size=32, k_chunk_size=32, exp_approx_mode=False
     )
     out, *_ = ttnn.transformer.ring_joint_scaled_dot_product_attention(
-        *(t.put(z[:, :, order], (None, 2)) for z in (q, k, v)), persistent_output_buffer_k=buffers[0],
+        *(t.put(z[:, :, order], (None, 2)) for z in (q, k, v)),
+        *([t.put(torch.zeros(1, 4, 0, SIZE)) for _ in range(3)] if joint else ()),
+        persistent_output_buffer_k=buffers[0],
         persistent_output_buffer_v=buffers[1], joint_strategy="rear", logical_n=real, program_config=program, dim=2,
         multi_device_global_semaphore=t.semaphores(2), num_links=1, cluster_axis=1, mesh_device=t.device,
         topology=t.linear, subdevice_id=ttnn.SubDeviceId(0), ccl_core_grid_offset=ttnn.CoreCoord(0, y - 1),
