@@ -68,13 +68,7 @@ def ring_joint_scaled_dot_product_attention(
         out = _causal(call, input_tensor_q, (k_all, v_all), cluster_axis, logical_n, is_balanced, scale)
         return out, *_left_over(call, len(out))
     if has_joint and logical_l:
-        if logical_l <= joint_tensor_k.shape[2]:  # ttnn takes it for replicated then, whatever was meant
-            raise call.unsupported(f"logical_l {logical_l} of a joint stream of which one device has as many rows")
-        joint_tensor_k, joint_tensor_v = (
-            gathered(x, 2, cluster_axis, as_stored=True) for x in (joint_tensor_k, joint_tensor_v)
-        )
-        call.written("persistent_output_buffer_joint_k", joint_tensor_k)
-        call.written("persistent_output_buffer_joint_v", joint_tensor_v)
+        joint_tensor_k, joint_tensor_v = _joined(call, joint_tensor_k, joint_tensor_v, logical_l, cluster_axis)
 
     attention, *ranks = _attention(attend_by_steps, input_tensor_k, cluster_axis, logical_n, scale)
 
@@ -86,6 +80,16 @@ def ring_joint_scaled_dot_product_attention(
     out = call.each(of_device, input_tensor_q, *seen)
     rear, scratch = _left_over(call, len(out))
     return out, call.each(of_device, joint_tensor_q, *seen) if has_joint else rear, scratch
+
+
+def _joined(call: Call, k: Shards, v: Shards, tokens: int, axis: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Gather a joint stream that is cut over the ring, into the persistent buffers, too."""
+    if tokens <= k.shape[2]:  # ttnn takes it for replicated then, whatever was meant
+        raise call.unsupported(f"logical_l {tokens} of a joint stream of which one device has as many rows")
+    k_all, v_all = (gathered(x, 2, axis, as_stored=True) for x in (k, v))
+    call.written("persistent_output_buffer_joint_k", k_all)
+    call.written("persistent_output_buffer_joint_v", v_all)
+    return k_all, v_all
 
 
 def _visible(spatial: Tensor, joint: Tensor | None, tokens: int, joint_tokens: int) -> Tensor:
