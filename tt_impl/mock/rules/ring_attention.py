@@ -61,7 +61,8 @@ def ring_joint_scaled_dot_product_attention(
     call.written("persistent_output_buffer_v", v_all)
     has_joint = joint_tensor_q is not None and joint_tensor_q.shape[2] > 0
     if not has_joint:
-        joint_tensor_k = joint_tensor_v = None
+        joint_tensor_k = None
+        joint_tensor_v = None
     if is_causal or is_balanced:
         if has_joint or not is_causal or input_tensor_q.shape[2] != input_tensor_k.shape[2]:
             raise call.unsupported("causal or balanced attention of other than one stream of as many rows of Q as of K")
