@@ -70,3 +70,9 @@ class BlockStack:
         for block in self._blocks:
             spatial, prompt = block(spatial, prompt, time, sequences=sequences)
         return self._out(spatial, time if last is None else last)
+
+
+def holder_of_blocks(model: Any) -> Any:
+    """Return what has a model's blocks in ``_blocks``: its stack, or the model itself."""
+    blocks = getattr(model, "_blocks", None)
+    return blocks if isinstance(blocks, BlockStack) else model

@@ -29,6 +29,7 @@ from refsim.files.folder import class_name_of
 from refsim.files.keys import as_json
 from refsim.models.registry import get
 from refsim.models.spec import ModelSpec, resolve
+from tt_impl.blocks.stack import holder_of_blocks
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.transformer import submeshes
 from tt_impl.reports.memory import L1, CfgGroup
@@ -150,19 +151,20 @@ def needs(
 
 @contextmanager
 def one_of_each(model: Any, counts: dict[str, int]) -> Iterator[None]:
-    """Run one block of each kind of a model that has its blocks in ``_blocks``, in the order of ``counts``."""
-    blocks = getattr(model, "_blocks", [])
+    """Run one block of each kind of a model, in the order of ``counts``."""
+    holder = holder_of_blocks(model)
+    blocks = getattr(holder, "_blocks", [])
     if counts and len(blocks) != sum(counts.values()):
         raise InvariantError(f"the model has {len(blocks)} blocks but its spec counts {counts}")
     if counts:
-        model._blocks = [
+        holder._blocks = [
             blocks[stop - count] for stop, count in zip(accumulate(counts.values()), counts.values(), strict=True)
         ]
     try:
         yield
     finally:
         if counts:
-            model._blocks = blocks
+            holder._blocks = blocks
 
 
 def captured(subject: Subject, model: Any, device: ttnn.MeshDevice) -> Usage:

@@ -18,6 +18,7 @@ from refsim.files.checkpoint import ShapeWeights
 from refsim.files.keys import as_json
 from refsim.models.registry import find, latent, spec_of
 from refsim.models.spec import Published, resolve
+from tt_impl.blocks.stack import holder_of_blocks
 from tt_impl.parallel.context import Context
 from tt_impl.pipelines.transformer import submeshes
 from tt_impl.reports.ops import Block, Operation, Totals
@@ -110,8 +111,8 @@ def forward(
     inputs = {key: torch.zeros(shape) for key, shape in shapes.items()}
     if again:
         transformer(**inputs)
-    blocks = transformer._blocks
-    transformer._blocks = [ops.staged(block, kind) for kind, block in zip(kinds, blocks, strict=True)]
+    holder = holder_of_blocks(transformer)
+    holder._blocks = [ops.staged(block, kind) for kind, block in zip(kinds, holder._blocks, strict=True)]
     with intercepted(ops):
         transformer(**inputs)
     return kinds, list(ctx.shape)
