@@ -69,12 +69,16 @@ def test_the_ttnn_that_was_asked_for() -> None:
     assert (ttnn_package().parent / f"ttnn-{version}.dist-info").is_dir()
 
 
+IN_A_MODE_OF_ITS_OWN = {"ttnn.experimental_to_single_device"}
+"""Called where devices give every core an allocator: tests/harness/suite/test_hybrid.py compares its values."""
+
+
 def test_every_rule_has_a_case(outcomes: Outcomes) -> None:
     """A rule that no case calls is a rule nobody has compared with torch."""
     from tt_impl.mock.calls.shadow import SPECIAL
     from tt_impl.mock.rules.registry import RULES
 
-    assert sorted((set(RULES) | set(SPECIAL)) - outcomes.called()) == []
+    assert sorted((set(RULES) | set(SPECIAL)) - outcomes.called() - IN_A_MODE_OF_ITS_OWN) == []
 
 
 def test_every_rule_with_a_property_has_one(outcomes: Outcomes) -> None:

@@ -44,15 +44,6 @@ def dtypes_on_the_host(t: Env) -> None:
     t.check(ttnn.to_device(ttnn.typecast(host, ttnn.bfloat16), t.device), x)
 
 
-def on_one_device(t: Env) -> None:
-    """A host tensor becomes a part of one device of the mesh, which holds no other."""
-    ttnn, x = t.ttnn, t.rand(32, 64)
-    host = ttnn.from_torch(x, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT)
-    place = ttnn.MeshCoordinate(0, 0)
-    part = ttnn._ttnn.tensor.experimental_to_single_device(host, t.device, place, ttnn.DRAM_MEMORY_CONFIG)
-    assert ttnn.to_torch(ttnn.from_device(part)).float().equal(x)
-
-
 def padded_shapes(t: Env) -> None:
     """The padding that a tensor was made with can be read; a softmax leaves one that nobody knows."""
     from tests.tt_impl.env import raises
