@@ -24,7 +24,7 @@ def unlike_pipeline(spec: ModelSpec, published: Published) -> list[str]:
     if spec.kind != "transformer":  # nobody asks it for anything
         return [name for name in ("steps", "text", "sizes", "encoders") if getattr(published, name)]
     pipeline = pipeline_of(published.class_name)
-    if spec.pipeline_classes and spec.pipeline_classes != (pipeline.__name__,):
+    if spec.pipeline_classes and pipeline.__name__ not in spec.pipeline_classes:
         return [f"{pipeline.__name__} runs it"]
     made = bare(pipeline)
     defaults = defaults_of(pipeline.__call__)
@@ -96,7 +96,9 @@ def _parts(published: Published, pipeline: Any, made: Any) -> Iterator[str]:
         if [last] != [published.config[key] for key in _WIDTHS if key in published.config]:
             yield f"rows of {last} numbers"
         pooled = sum(model.config["projection_dim"] for spec, model in encoders if spec.name == "clip")
-        if pooled != published.config.get("pooled_projection_dim", 0):
+        # Mochi's configuration has the width, too, of what its transformer makes of the prompt itself
+        takes = "pooled_projections" in inspect.signature(library_class(published.class_name).forward).parameters
+        if pooled != (published.config["pooled_projection_dim"] if takes else 0):
             yield f"{pooled} pooled numbers"
     yield from _decoder(published, hints["vae"], made)
 
