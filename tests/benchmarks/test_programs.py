@@ -40,6 +40,12 @@ def test_a_failure_has_an_owner(category: str, whose: str) -> None:
     ) and f"| bh-qb-1x4 | {verdicts.CATEGORIES[category].split(':')[0]} |" in page
 
 
+def test_known_messages_have_a_cause() -> None:
+    row = _row(verdicts.REFUSED)
+    row.message = "TT_FATAL: WorkUnitSpec 'x' targets node (0,8), which is out of bounds."
+    assert row.whose == "ttnn's mock" and "dispatch in rows" in campaign.page([row])
+
+
 def test_a_case_is_read_or_its_error(tmp_path) -> None:
     """The plugin's line is the verdict; a file that cannot be imported has none, but pytest prints why."""
     usage = SimpleNamespace(ru_maxrss=2**20, ru_utime=1.0, ru_stime=0.5)
