@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -259,7 +260,8 @@ def page(rows: Iterable[Row]) -> str:
         "**Measured** by `python -m benchmarks.programs`: programs of others, unmodified unless a row says what is\n"
         "replaced, with `refsim ttnn run` on mock meshes. Seconds and peak memory are of its process on this machine,\n"
         "which does other work, too; they say nothing about a device. A failure is *not here* where weights, a file\n"
-        "or a module are missing, *ours* where the mock does not know a value, else open.\n\n"
+        "or a module are missing, *ours* where the mock does not know a value, *theirs* or that of ttnn's own mock\n"
+        "device where somebody has looked, else open; *skipped* says the program itself.\n\n"
         f"{passed} of {len(rows)} pass, {sum(row.whose == 'not here' for row in rows)} need what is not here.\n"
         "Of a file of tests a case drawn with a seed is run.\n"
     )
@@ -275,11 +277,16 @@ def page(rows: Iterable[Row]) -> str:
         ]  # fmt: skip
         heads = ("program", "mesh", "verdict", "whose", "operations", "TT-Lang kernels", "findings", "checks", "s")
         parts.append(f"## {source}\n\n" + as_markdown(cells, (*heads, "CPU s", "peak GiB", "replaced")) + "\n")
-    failures = [(row.name, row.message, row.explained or "-") for row in rows if row.whose != "-"]
+    failures = [(row.name, _shortened(row.message), row.explained or "-") for row in rows if row.whose != "-"]
     if failures:
         heads = ("program", "message", "whose, and why")
         parts.append("## What stopped the others\n\n" + as_markdown(failures, heads) + "\n")
     return "\n".join(parts)
+
+
+def _shortened(message: str) -> str:
+    """Return the beginning of a message, without where files lie on this machine."""
+    return textwrap.shorten(re.sub(r" \(/[^)]*\)", "", message), 200, placeholder=" ...")
 
 
 def main() -> int:
