@@ -44,7 +44,7 @@ def test_patches_two_frames_deep(tmp_path):
     how = {"attention": "usp", "ring": 2, "ulysses": 4, "prompt_layout": "split"}
     result = refsim.run(tmp_path, inputs=inputs, mesh="t3k", parallel="sp8", **how)
     assert relative_rmse(result.tensors["sample"], answer(model, inputs, True)) <= 5e-6
-    with pytest.raises(UserError, match="2 frames deep"):
+    with pytest.raises(UserError, match="does not divide into 2x2x2 patches"):
         refsim.run(tmp_path, inputs=make_inputs(13), mesh="t3k", parallel="sp8", **how)
 
 

@@ -102,7 +102,7 @@ def test_configs_that_are_refused(changes, word):
     [
         ({"img_ids": torch.zeros(78, 3)}, "image tokens"),
         ({"txt_ids": torch.zeros(29, 2)}, "txt_ids"),
-        ({"txt_ids": torch.zeros(2, 29, 3)}, "txt_ids"),
+        ({"txt_ids": torch.zeros(2, 29, 2)}, "txt_ids"),
         ({"img_ids": torch.full((77, 3), float("nan"))}, "non-finite"),
         ({"timestep": torch.zeros(3)}, "batch"),
         ({"guidance": None}, "lacks 'guidance'"),

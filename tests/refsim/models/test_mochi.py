@@ -70,9 +70,9 @@ def test_latents_that_do_not_fit_and_masks_of_another_kind(folder):
 @pytest.mark.parametrize(
     ("config", "changes", "said"),
     [
-        (MochiConfig, {"text_embed_dim": 20}, "must divide into 8 heads"),
-        (MochiConfig, {"attention_head_dim": 15}, "attention_head_dim = 15; it must be even"),
-        (MochiConfig, {"time_embed_dim": 33}, "time_embed_dim = 33; it must be even"),
+        (MochiConfig, {"text_embed_dim": 20}, "must be a multiple of 8"),
+        (MochiConfig, {"attention_head_dim": 15}, "attention_head_dim = 15; it must be an even number"),
+        (MochiConfig, {"time_embed_dim": 33}, "time_embed_dim = 33; it must be an even number"),
         (MochiConfig, {"qk_norm": "layer_norm"}, "qk_norm"),
         (MochiVAEConfig, {"layers_per_block": (1, 1)}, "2 entries in layers_per_block; 5 are needed"),
         (MochiVAEConfig, {"latents_std": (1.0,)}, "1 entries in latents_std; 12 are needed"),

@@ -12,7 +12,6 @@ from types import ModuleType
 
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, get_mesh
-from tt_impl.harness.pytest.isolation import Child
 from tt_impl.harness.pytest.selection import AUTO, COLLECTED_ON
 from tt_impl.mock import hardware
 from tt_impl.mock.machine import environment
@@ -95,6 +94,8 @@ def look_for_devices() -> None:
     A process of its own is asked: ttnn reads its environment with the first question, and a test's fixtures may set
     variables before they open their devices.
     """
+    from tt_impl.harness.pytest.isolation import Child  # imports ttnn, which may be missing
+
     _machine.opened = Child.ask(_sees_another_cluster)
 
 
