@@ -225,8 +225,8 @@ def position_rows_and_columns(_: Any, self: Any, rows: int, columns: int, span: 
 
 @tables("The time embedding is [sin, cos].", "flip_sin_to_cos")
 @at("refsim.layers.embeddings:timestep_embedding")
-def time_sin_and_cos(original: Any, t: Any, n: Any) -> Any:
-    return original(t, n).roll(n // 2, -1)
+def time_sin_and_cos(original: Any, t: Any, n: Any, **more: Any) -> Any:
+    return original(t, n, **more).roll(n // 2, -1)
 
 
 @order("Tokens are gathered in reverse order of shards.", "concatenation by arrival, not by rank", case=SP2)
