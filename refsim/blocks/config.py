@@ -37,7 +37,7 @@ class BlocksConfig:
         return self.num_layers
 
     def block(self, index: int) -> DoubleStreamShape | SingleStreamShape:
-        """Return what block ``index`` is made of, in the order they run."""
+        """Return what block ``index`` is made of, in the order they run; every model says so."""
         raise NotImplementedError
 
     def block_name(self, index: int) -> str:

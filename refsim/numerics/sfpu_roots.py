@@ -1,11 +1,12 @@
-"""Reciprocal, square root, its reciprocal and the logarithm on the vector unit.
+"""Reciprocal, quotient, square root, its reciprocal and the logarithm on the vector unit.
 
     1 / x          Wormhole: quadratic seed on the mantissa | Blackhole: a table of 8 bits --> Newton's steps
+    x / y          16 bits: x times 1 / y | 32 bits: mantissas by a reciprocal, then what is left of x by it once more
     1 / sqrt(x)    a constant less half the bits is the seed --> a correction of degree 2, one of degree 1
     ln x           x = 2^e m, m from 0.75 to 1.5 --> polynomial in m - 1 --> + e ln 2
 
-Source of algorithms and coefficients: tt-metal's `ckernel_sfpu_recip.h`, `_sqrt.h` and `_log.h` in the wheel of ttnn
-0.81.1 (sqrt: Kokosinski et al., log: N. Juffa).
+Source of algorithms and coefficients: tt-metal's `ckernel_sfpu_recip.h`, `_binary.h`, `_sqrt.h` and `_log.h` in the
+wheel of ttnn 0.81.1 (sqrt: Kokosinski et al., log: N. Juffa).
 """
 
 from __future__ import annotations
