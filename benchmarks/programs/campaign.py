@@ -259,9 +259,10 @@ def page(rows: Iterable[Row]) -> str:
         "# Published programs on the mock\n\n"
         "**Measured** by `python -m benchmarks.programs`: programs of others, unmodified unless a row says what is\n"
         "replaced, with `refsim ttnn run` on mock meshes. Seconds and peak memory are of its process on this machine,\n"
-        "which does other work, too; they say nothing about a device. A failure is *not here* where weights, a file\n"
-        "or a module are missing, *ours* where the mock does not know a value, *theirs* or that of ttnn's own mock\n"
-        "device where somebody has looked, else open; *skipped* says the program itself.\n\n"
+        "which does other work, too; they say nothing about a device. A failure is *not here* where weights, a file,\n"
+        "a module or the version of ttnn that it is made for are missing, *ours* where the mock does not know a value\n"
+        "or takes more time or memory than there is, *theirs* or that of ttnn's own mock device where somebody has\n"
+        "looked, else open; *skipped* says the program itself.\n\n"
         f"{passed} of {len(rows)} pass, {sum(row.whose == 'not here' for row in rows)} need what is not here.\n"
         "Of a file of tests a case drawn with a seed is run.\n"
     )
