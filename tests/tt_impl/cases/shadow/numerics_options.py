@@ -1,0 +1,370 @@
+"""Options of rounded operations: each kernel's scale, mask, residual, batches, chunks and blocks, by ``refsim``'s."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from refsim.numerics import FUNCTIONS
+from refsim.numerics.composites import Compute, attention, collectives, elementwise, linear, norms
+from tests.tt_impl.cases.shadow.numerics import BINARY, WIDE, _config, _rounds, _same
+from tests.tt_impl.env import Env, collect
+
+NARROW = replace(norms.SOFTMAX, fp32_dest_acc_en=False)
+OF_FLOAT32 = replace(BINARY, fp32_dest_acc_en=True)
+
+
+def _alone(t: Env, *reasons: str) -> None:
+    """Nothing but what is named was rounded once."""
+    assert list(t.shadow.numerics.once) == list(reasons), t.shadow.numerics.once
+
+
+def masked_softmaxes(t: Env) -> None:
+    """The scale in bfloat16, each step packed, a mask of one row for all or of a row each."""
+    _rounds(t)
+    ttnn = t.ttnn
+    x, row, rows = t.rand(2, 3, 32, 64, scale=3.0), t.rand(2, 1, 1, 64), t.rand(2, 1, 32, 64)
+    scale = torch.tensor(0.3).item()  # ttnn takes numbers of float32 only
+    scaled = NARROW.store(NARROW.mul(x, torch.tensor(scale).bfloat16().float()))
+
+    def wanted(mask: Tensor, before: Tensor = scaled, stable: bool = True) -> Tensor:
+        return norms.softmax(NARROW.store(NARROW.add(before, mask)), stable=stable)
+
+    _same(t, ttnn.scale_mask_softmax(t.put(x), scale, t.put(row.expand(2, 1, 32, 64))), wanted(row))
+    out = ttnn.scale_mask_softmax_in_place(t.put(x), scale, t.put(rows), is_causal_mask=True)
+    _same(t, out, wanted(rows, stable=False))
+    _same(t, ttnn.scale_mask_softmax(t.put(x), None, t.put(row.expand(2, 1, 32, 64))), wanted(row, x))
+    half = NARROW.store(NARROW.mul(x, torch.tensor(0.125)))
+    hidden = row.expand(2, 1, 32, 64)
+    out = ttnn.transformer.attention_softmax(t.put(x), head_size=64, attention_mask=t.put(hidden))
+    _same(t, out, wanted(row, half))
+    unstable = ttnn.softmax(t.put(x), dim=2, numeric_stable=False)
+    _same(t, unstable, norms.softmax(x.mT, stable=False).mT)
+    wide = norms.softmax(x, compute=replace(norms.SOFTMAX, fp32_dest_acc_en=True), out_dtype="float32")
+    _same(t, ttnn.softmax(t.put(x, dtype="float32"), dim=-1), wide)
+    _alone(t)
+
+
+def products_of_batches(t: Env) -> None:
+    """A matrix for each batch, one for all, both transposed, a bias of rows, and activations behind the product."""
+    _rounds(t)
+    ttnn = t.ttnn
+    a, b = t.rand(2, 3, 32, 64), t.rand(2, 3, 64, 32)
+    compute = linear.default_compute("bfloat16", "bfloat16", "bfloat16")
+
+    def wanted(a: Tensor, b: Tensor, **how: Any) -> Tensor:
+        a, b = (x.expand(2, 3, *x.shape[-2:]) for x in (a, b))
+        pairs = zip(a.flatten(0, 1), b.flatten(0, 1), strict=True)
+        parts = [linear.linear(x, y, compute=compute, k_block=64, **how) for x, y in pairs]
+        return torch.stack(parts).unflatten(0, (2, 3))
+
+    _same(t, ttnn.matmul(t.put(a), t.put(b)), wanted(a, b))
+    _same(t, ttnn.matmul(t.put(a.mT), t.put(b.mT), transpose_a=True, transpose_b=True), wanted(a, b))
+    one = b[:1, :1]
+    _same(t, ttnn.matmul(t.put(a), t.put(one)), wanted(a, one))
+    _same(t, ttnn.matmul(t.put(a[0]), t.put(one[0])), wanted(a, one)[0])
+    rows = t.rand(32, 32)
+    out = ttnn.linear(t.put(a[0, 0]), t.put(one[0, 0]), bias=t.put(rows))
+    whole = linear.linear(a[0, 0], one[0, 0], compute=compute, k_block=64)
+    _same(t, out, elementwise.add(whole, rows))
+    for name, function in (("gelu", "gelu"), ("silu", "silu"), ("gelu_approx", "gelu")):
+        alone = replace(BINARY, approximate=name == "gelu_approx")
+        out = ttnn.linear(t.put(a[0, 0]), t.put(one[0, 0]), activation=name)
+        _same(t, out, elementwise.activation(function, whole, compute=alone))
+    _alone(t)
+
+
+def blocks_by_the_grid(t: Env) -> None:
+    """K blocks that ttnn chooses: of a core grid, of narrow and of square products."""
+    _rounds(t)
+    ttnn = t.ttnn
+    for rows, depth, columns, grid, tiles in (
+        (64, 320, 64, ttnn.CoreGrid(y=2, x=4), 5),  # three tiles for each of four columns, and the next that divides
+        (64, 256, 64, ttnn.CoreGrid(y=2, x=2), 4),
+        (32, 96, 64, None, 1),  # an odd number of tiles
+        (32, 128, 64, None, 2),
+        (32, 512, 2048, None, 2),
+        (64, 512, 64, None, 2),  # a square of 8 columns of cores: sixteen tiles of K over them
+        (64, 96, 64, None, 1),
+    ):
+        a, b = t.rand(rows, depth), t.rand(depth, columns)
+        compute = linear.default_compute("bfloat16", "bfloat16", "bfloat16", program_config=grid is not None)
+        out = ttnn.matmul(t.put(a), t.put(b), core_grid=grid)
+        _same(t, out, linear.linear(a, b, compute=compute, k_block=32 * tiles))
+    _alone(t)
+
+
+def invalid_fidelity(t: Env) -> None:
+    """A config without a fidelity leaves the operation's own."""
+    _rounds(t)
+    ttnn = t.ttnn
+    x = t.rand(1, 1, 32, 256)
+    config = ttnn.WormholeComputeKernelConfig(math_fidelity=ttnn.MathFidelity.Invalid, fp32_dest_acc_en=True)
+    compute = replace(norms.RMS_NORM, fp32_dest_acc_en=True, approximate=config.math_approx_mode)
+    _same(t, ttnn.rms_norm(t.put(x), epsilon=1e-5, compute_kernel_config=config), norms.rms_norm(x, compute=compute))
+    _alone(t)
+
+
+def minimal_products(t: Env) -> None:
+    """K blocks by the config, several results, a residual on the vector unit."""
+    _rounds(t)
+    ttnn = t.ttnn
+    x, weight, bias = t.rand(1, 1, 32, 512), t.rand(512, 128), t.rand(1, 128)
+    config = ttnn.MinimalMatmulConfig(
+        M_block_size=1, K_block_size=2, N_block_size=1, subblock_h=1, subblock_w=1,
+        compute_with_storage_grid_size=ttnn.CoreCoord(4, 4),
+    )  # fmt: skip
+    compute = Compute("HiFi2", fp32_dest_acc_en=True, packer_l1_acc=True)
+    for how, tiles in (({}, 8), ({"config": config}, 2)):
+        out = ttnn.experimental.minimal_matmul(t.put(x), t.put(weight), bias_tensor=t.put(bias), **how)
+        _same(t, out, linear.minimal_matmul(x, weight, bias[0], k_block=32 * tiles, compute=compute))
+    parts = ttnn.experimental.minimal_matmul_split(t.put(x), t.put(weight), chunks=2, dim=-1)
+    whole = linear.minimal_matmul(x, weight, k_block=256, compute=compute)
+    for part, want in zip(parts, whole.chunk(2, -1), strict=True):
+        _same(t, part, want)
+    residual, gate = t.rand(1, 1, 32, 128), t.rand(1, 1, 1, 128)
+    out = ttnn.experimental.dit_minimal_matmul_addcmul_fused(
+        t.put(x), t.put(weight), 0.5, t.put(residual), t.put(gate), t.put(bias)
+    )
+    product = linear.minimal_matmul(x, weight, bias[0], k_block=256, compute=compute, out_dtype="float32")
+    _same(t, out, elementwise.addcmul(residual, product, gate, value=0.5, compute=compute))
+    _alone(t)
+
+
+def distributed_norms(t: Env) -> None:
+    """RMS and layer norm over four devices, with weight and bias, and by Welford's moments."""
+    _rounds(t)
+    ttnn = t.ttnn
+    x, weight, bias = t.rand(1, 1, 32, 512), t.rand(1, 512), t.rand(1, 512)
+    cut, shards = (None, 3), list(x.chunk(4, -1))
+    weights, biases = (list(values[0].chunk(4)) for values in (weight, bias))
+    for kind, name in (("rms", "rms_norm"), ("layer", "layer_norm")):
+        stats = getattr(ttnn, f"{name}_pre_all_gather")(t.put(x, cut))
+        stats = ttnn.all_gather(stats, dim=3, cluster_axis=1)
+        more = {} if kind == "rms" else {"bias": t.put(bias, (None, 1))}
+        out = getattr(ttnn, f"{name}_post_all_gather")(
+            t.put(x, cut), stats, epsilon=1e-3, weight=t.put(weight, (None, 1)), **more
+        )
+        affine = {"weights": weights} | ({} if kind == "rms" else {"biases": biases})
+        _same(t, out, *norms.distributed_norm(shards, kind=kind, eps=1e-3, **affine))
+    table = ttnn.create_layer_norm_reciprocals(t.device, ttnn.CoreRangeSet({ttnn.CoreRange((0, 0), (7, 7))}), 128)
+    shifted = x + torch.arange(4.0).repeat_interleave(128).bfloat16().float()  # means differ from device to device
+    shifted = shifted.bfloat16().float()
+    own = t.put(shifted, cut)
+    config = _config(t, WIDE)
+    stats = ttnn.experimental.dit_layernorm_pre_allgather(own, table, compute_kernel_config=config)
+    moments = [
+        (
+            WIDE.store(p.mean(-1, keepdim=True), "bfloat16"),
+            WIDE.store(p.var(-1, correction=0, keepdim=True), "bfloat16"),
+        )
+        for p in shifted.chunk(4, -1)
+    ]
+    whole = ttnn.all_gather(stats, dim=3, cluster_axis=1)
+    out = ttnn.experimental.dit_layernorm_post_allgather(own, whole, compute_kernel_config=config)
+    means, variances = (torch.cat(parts, -1) for parts in zip(*moments, strict=True))
+    mean = means.mean(-1, keepdim=True)
+    variance = variances.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
+    parts = [
+        norms.from_moments(p, WIDE.store(mean), WIDE.store(variance), eps=1e-5, compute=WIDE)
+        for p in shifted.chunk(4, -1)
+    ]
+    _same(t, out, *parts)
+    _alone(t)
+
+
+def norms_with_a_residual(t: Env) -> None:
+    """The sum is packed before it is normalised; rms_norm adds its bias at the end."""
+    _rounds(t)
+    ttnn = t.ttnn
+    x, residual = t.rand(1, 1, 32, 128), t.rand(1, 1, 32, 128)
+    weight, bias = t.rand(1, 1, 1, 128), t.rand(1, 1, 1, 128)
+    given = {"weight": t.put(weight), "bias": t.put(bias), "epsilon": 1e-3, "residual_input_tensor": t.put(residual)}
+    row, last = weight.reshape(-1), bias.reshape(-1)
+    for name, compute in (("layer_norm", norms.LAYER_NORM), ("rms_norm", norms.RMS_NORM)):
+        both = compute.store(compute.add(x, residual))
+        if name == "layer_norm":
+            wanted = norms.layer_norm(both, row, last, eps=1e-3)
+        else:
+            wanted = compute.store(compute.add(norms.rms_norm(both, row, eps=1e-3), last), "bfloat16")
+        _same(t, getattr(ttnn, name)(t.put(x), **given), wanted)
+    _alone(t)
+
+
+def reductions(t: Env) -> None:
+    """Sums and means over rows, columns or both, times a number, with the dims or without; float32 exactly."""
+    _rounds(t)
+    ttnn = t.ttnn
+    x = t.rand(1, 2, 64, 96)
+    wide = Compute("HiFi4", fp32_dest_acc_en=True)
+    for dims, name, count in ((-1, "last", 96), (-2, "second_last", 64), ([-2, -1], "both", 64 * 96), (3, "last", 96)):
+        sums = wide.store(wide.reduce("sum", x, name, 0.5), "bfloat16")
+        _same(t, ttnn.sum(t.put(x), dim=dims, keepdim=True, scalar=0.5), sums)
+        means = wide.store(wide.reduce("sum", x, name, 2.0 / count), "bfloat16")
+        _same(t, ttnn.mean(t.put(x), dim=dims, keepdim=True, scalar=2.0), means)
+        places = [d % 4 for d in ([dims] if isinstance(dims, int) else dims)]
+        _same(
+            t,
+            ttnn.sum(t.put(x), dim=dims, scalar=0.5),
+            sums.reshape([n for d, n in enumerate(x.shape) if d not in places]),
+        )
+    _same(t, ttnn.sum(t.put(x, dtype="float32"), dim=-1, scalar=0.5), x.sum(-1) * 0.5)
+    _alone(t)
+    ttnn.sum(t.put(x), dim=1)
+    _alone(t, "ttnn.sum (dim)")
+
+
+def attention_by_default(t: Env) -> None:
+    """Exponentials are approximate unless a config says otherwise, chunks of 32 keys; heads of K and V are shared."""
+    _rounds(t)
+    ttnn = t.ttnn
+    q, k, v = t.rand(1, 4, 64, 32), t.rand(1, 2, 64, 32), t.rand(1, 2, 64, 32)
+    keys, values = (x.repeat_interleave(2, 1) for x in (k, v))
+    approximate = replace(attention.SDPA, approximate=True)
+    out = ttnn.transformer.scaled_dot_product_attention(t.put(q), t.put(k), t.put(v), is_causal=False, scale=0.25)
+    _same(t, out, attention.attention(q, keys, values, scale=0.25, k_chunk=32, compute=approximate))
+    config = ttnn.SDPAProgramConfig(
+        compute_with_storage_grid_size=(8, 8), q_chunk_size=32, k_chunk_size=64, exp_approx_mode=True
+    )
+    how = {"is_causal": False, "program_config": config}
+    out = ttnn.transformer.scaled_dot_product_attention(t.put(q), t.put(k), t.put(v), **how)
+    _same(t, out, attention.attention(q, keys, values, k_chunk=64, compute=approximate))
+    _alone(t)
+
+
+def attention_over_a_ring(t: Env) -> None:
+    """Each device begins with its own shard and goes back; the joint keys come with the last device's."""
+    _rounds(t)
+    ttnn = t.ttnn
+    rows = 32 * t.shape[1]
+    q, k, v = (t.rand(1, 1, rows, 32) for _ in range(3))
+    rear = [t.rand(1, 1, 32, 32) for _ in range(3)]
+    grid = t.device.compute_with_storage_grid_size()
+    config = ttnn.SDPAProgramConfig(
+        compute_with_storage_grid_size=ttnn.CoreCoord(grid.x, grid.y - 1), q_chunk_size=32, k_chunk_size=32,
+        exp_approx_mode=False,
+    )  # fmt: skip
+
+    def attended(compute: Compute, prompt: list[Any], tokens: int) -> list[Any]:
+        return ttnn.transformer.ring_joint_scaled_dot_product_attention(
+            *(t.put(x, (None, 2)) for x in (q, k, v)), *prompt, joint_strategy="rear", logical_n=tokens, dim=2,
+            persistent_output_buffer_k=t.empty(1, 1, rows, 32), persistent_output_buffer_v=t.empty(1, 1, rows, 32),
+            program_config=config, compute_kernel_config=_config(t, compute), cluster_axis=1,
+            multi_device_global_semaphore=t.semaphores(2), num_links=1, mesh_device=t.device, topology=t.linear,
+            subdevice_id=ttnn.SubDeviceId(0), ccl_core_grid_offset=ttnn.CoreCoord(0, grid.y - 1),
+        )  # fmt: skip
+
+    shards = list(zip(k.chunk(4, 2), v.chunk(4, 2), strict=True))
+    out, other, _ = attended(attention.SDPA, [t.put(x) for x in rear], rows)
+    joint = (rear[1], rear[2])
+    _same(t, out, *attention.ring_joint_attention(list(q.chunk(4, 2)), shards, joint, k_chunk=32))
+    _same(t, other, *attention.ring_joint_attention([rear[0]] * 4, shards, joint, k_chunk=32))
+    out, *_ = attended(WIDE, [None] * 3, rows - 40)  # the last shard is padding, and a part of the one before
+    seen = [(x[:, :, : 32 - 8], y[:, :, : 32 - 8]) if i == 2 else (x, y) for i, (x, y) in enumerate(shards[:3])]
+    empty = (k[:, :, :0], v[:, :, :0])
+    _same(t, out, *attention.ring_joint_attention(list(q.chunk(4, 2)), [*seen, empty], None, k_chunk=32, compute=WIDE))
+    _alone(t)
+
+
+def angles_by_halves(t: Env) -> None:
+    _rounds(t)
+    x, cos, sin = t.rand(1, 2, 64, 64), t.rand(1, 1, 64, 64), t.rand(1, 1, 64, 64)
+    turned = torch.cat([-x[..., 32:], x[..., :32]], -1)
+    out = t.ttnn.experimental.rotary_embedding(t.put(x), t.put(cos), t.put(sin))
+    _same(t, out, elementwise.turned_by(x, turned, cos, sin))
+    _alone(t)
+
+
+def chains_of_elements(t: Env) -> None:
+    """Activations before and after an operation, operations of another order, and those under another name."""
+    _rounds(t)
+    ttnn = t.ttnn
+    a, b = t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64)
+    x, y = t.put(a), t.put(b)
+    silu, square = (ttnn.UnaryWithParam(getattr(ttnn.UnaryOpType, name)) for name in ("SILU", "SQUARE"))
+    before = BINARY.store(BINARY.sfpu("silu", a))
+    out = ttnn.add(x, y, input_tensor_a_activations=[silu], activations=[square])
+    _same(t, out, BINARY.store(BINARY.sfpu("square", BINARY.add(before, b)), "bfloat16"))
+    out = ttnn.subtract(x, y, input_tensor_b_activations=[silu])
+    _same(t, out, elementwise.subtract(a, BINARY.store(BINARY.sfpu("silu", b))))
+    _same(t, ttnn.rsub(x, y), elementwise.subtract(b, a))
+    _same(t, ttnn.squared_difference(x, y), BINARY.store(BINARY.sfpu("square", BINARY.sub(a, b)), "bfloat16"))
+    _same(
+        t, ttnn.unary_chain(x, [silu, square]), BINARY.store(BINARY.sfpu("square", BINARY.sfpu("silu", a)), "bfloat16")
+    )
+    _same(t, ttnn.swish(x), elementwise.activation("silu", a))
+    _same(t, ttnn.sigmoid_accurate(x), elementwise.activation("sigmoid", a))
+    assert "gelu_tanh" in FUNCTIONS
+    tanh = ttnn.gelu(x, variant=ttnn.GeluVariant.Tanh) if hasattr(ttnn, "GeluVariant") else None
+    if tanh is not None:
+        _same(t, tanh, elementwise.activation("gelu_tanh", a))
+    wide = [t.put(value, dtype="float32") for value in (a, b)]
+    _same(t, ttnn.subtract(*wide), elementwise.subtract(a, b, dtype="float32"))
+    _same(t, ttnn.multiply(*wide, fast_and_approximate_mode=True), elementwise.multiply(a, b, dtype="float32"))
+    _same(t, ttnn.exp(wide[0]), elementwise.activation("exp", a, dtype="float32", compute=OF_FLOAT32))
+    _same(t, ttnn.multiply_(t.put(a), 0.3), elementwise.multiply(a, torch.tensor(0.3).bfloat16().float()))
+    _alone(t)
+
+
+def sums_that_cannot_be_cut(t: Env) -> None:
+    """An all-reduce adds along the last dim that four devices can cut, one after the other where there is none."""
+    _rounds(t)
+    for shape in ((1, 1, 32, 50), (1, 4, 7, 9), (1, 3, 7, 9)):
+        x = t.rand(*shape[:3], 4 * shape[3])
+        parts = list(x.chunk(4, -1))
+        dim = next((d for d in (3, 2, 1, 0) if shape[d] % 4 == 0), None)
+        if dim is None:
+            wanted = reduce(lambda a, b: BINARY.store(BINARY.add(a, b), "bfloat16"), parts)
+        else:
+            wanted = collectives.all_reduce(parts, dim=dim)
+        _same(t, t.ttnn.all_reduce(t.put(x, (None, 3)), cluster_axis=1), wanted)
+    _alone(t)
+
+
+def convolutions(t: Env) -> None:
+    """Blocks of K are a row of the kernel in two dims, and as many channels as the config says in three."""
+    _rounds(t)
+    ttnn = t.ttnn
+    x, weight, bias = t.rand(1, 8, 8, 32), t.rand(32, 32, 3, 3), t.rand(1, 1, 1, 32)
+    compute = Compute("HiFi4", fp32_dest_acc_en=False)
+    config = ttnn.Conv2dConfig(weights_dtype=ttnn.bfloat16, activation=ttnn.UnaryWithParam(ttnn.UnaryOpType.SILU))
+    out = ttnn.conv2d(
+        input_tensor=t.put(x, layout="ROW_MAJOR"), weight_tensor=ttnn.from_torch(weight, dtype=ttnn.bfloat16),
+        bias_tensor=ttnn.from_torch(bias, dtype=ttnn.bfloat16), device=t.device, in_channels=32, out_channels=32,
+        batch_size=1, input_height=8, input_width=8, kernel_size=(3, 3), stride=(2, 1), padding=(1, 1),
+        conv_config=config,
+    )  # fmt: skip
+    windows = linear.Windows(stride=(2, 1), dilation=(1, 1))
+    image = torch.nn.functional.pad(x.permute(0, 3, 1, 2), (1, 1, 1, 1))
+    wanted = linear.conv(
+        image, weight, bias.reshape(-1), compute=compute, windows=windows, blocks=(96, None), activation="silu"
+    )
+    _same(t, out, wanted.permute(0, 2, 3, 1).reshape(1, 1, -1, 32))
+    video, kernel = t.rand(1, 3, 6, 6, 64), t.rand(32, 64, 3, 3, 3)
+    prepared = ttnn.experimental.prepare_conv3d_weights(
+        weight_tensor=ttnn.from_torch(kernel, dtype=ttnn.bfloat16), C_in_block=32, device=t.device
+    )
+    grid = t.device.compute_with_storage_grid_size()
+    config = ttnn.Conv3dConfig(
+        weights_dtype=ttnn.bfloat16, output_layout=ttnn.ROW_MAJOR_LAYOUT, T_out_block=1, W_out_block=1, H_out_block=1,
+        C_out_block=32, C_in_block=32, compute_with_storage_grid_size=grid,
+    )  # fmt: skip
+    out = ttnn.experimental.conv3d(
+        input_tensor=t.put(video, layout="ROW_MAJOR"), weight_tensor=prepared, device=t.device, config=config,
+        output_channels=32, kernel_size=(3, 3, 3), stride=(1, 1, 1), padding=(0, 1, 1), dtype=ttnn.bfloat16,
+    )  # fmt: skip
+    framed = torch.nn.functional.pad(video.permute(0, 4, 1, 2, 3), (1, 1, 1, 1, 0, 0))
+    wanted = linear.conv(
+        framed, kernel, None, compute=Compute("HiFi2", fp32_dest_acc_en=False),
+        windows=linear.Windows(stride=(1, 1, 1), dilation=(1, 1, 1)), blocks=(32 * math.prod((3, 3, 3)), 32),
+    )  # fmt: skip
+    _same(t, out, wanted.permute(0, 2, 3, 4, 1))
+    _alone(t)
+
+
+CASES = collect(globals())
