@@ -110,6 +110,95 @@ def test_parts_are_joined(parts: Any, mesh: tuple[int, int], how: str) -> None:
     assert fitting == [how]
 
 
+def waves() -> list[torch.Tensor]:
+    """Seven tensors of ones and minus ones that have nothing to do with each other."""
+    two = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+    return [row.reshape(2, 4) for row in torch.kron(torch.kron(two, two), two)[1:]]
+
+
+A, B, C, D, ELSE, NOISE, _ = waves()
+"""What the layers a to d give, what none of them gives, and an error as large as a layer."""
+
+
+def judged(*results: torch.Tensor, taps: dict[str, str] | None = None) -> tuple[str, str, Any]:
+    """Return every layer's state with the number of its operation, the sentence, and the rows, by what operations gave."""
+    from tt_impl.harness.comparison.layerwise import _Judge, _Limits
+    from tt_impl.harness.comparison.taps import Result
+
+    made = [Result(f"ttnn.op{i}", f"program.py:{i}", [value], (1, 1)) for i, value in enumerate(results)]
+    found = _Judge(list(zip("abcd", (A, B, C, D), strict=True)), made, taps or {}, _Limits(0.99, 0.2, 8.0)).comparison()
+    told = " ".join(row.state + (row.result.op[-1] if row.result else "") for row in found.rows)
+    return told, found.sentence, found.rows
+
+
+@pytest.mark.parametrize(
+    ("results", "told"),
+    [
+        ((A, B, C, D), "ok0 ok1 ok2 ok3"),
+        ((A, ELSE, B, ELSE, C, D), "ok0 ok2 ok4 ok5"),
+        ((A, B, C, B, D), "ok0 ok1 ok2 ok4"),
+        # of a wrong one the place is the result that is nearest to it, between its neighbours
+        ((A, ELSE, B + ELSE, ELSE, ELSE), "ok0 OUT OF LINE2"),
+        ((A, B + 0.7 * ELSE, C + 9, D + 9), "ok0 OUT OF LINE1"),
+        ((B + ELSE, A, B + 2 * ELSE, C + 9, D + 9), "ok1 OUT OF LINE2"),
+        ((A, B + 0.3 * NOISE, C + NOISE, D + NOISE), "ok0 OUT OF LINE1"),
+        # what fits nothing was fused, where the next ones are as right as those before
+        ((A, B + ELSE, C, D), "ok0 ?1 ok2 ok3"),
+        ((A, B + 2 * ELSE, C, B + ELSE, D), "ok0 ?1 ok2 ok4"),
+        ((A, B + 0.3 * NOISE, C, D), "ok0 ?1 ok2 ok3"),
+        ((A, ELSE, C + 0.019 * NOISE, D), "ok0 ?0 ok2 ok3"),
+        ((A, B + ELSE, C + 0.021 * NOISE, D), "ok0 OUT OF LINE1"),
+        ((A + 0.01 * NOISE, B + ELSE, C + 0.039 * NOISE, D), "ok0 ?1 ok2 ok3"),
+        ((A + 0.01 * NOISE, B + ELSE, C + 0.041 * NOISE, D), "ok0 OUT OF LINE1"),
+        ((A[:1], B, C, D), "?1 ok1 ok2 ok3"),
+        ((A[:1], B[:1], C[:1], D), "?3 ?3 ?3 ok3"),
+        # an error of rounding is no jump, and more than eight times the worst before is, although it fits
+        ((A + 0.001 * NOISE, B + 0.049 * NOISE, C, D), "ok0 ok1 ok2 ok3"),
+        ((A + 0.001 * NOISE, B + 0.051 * NOISE, C + 0.051 * NOISE, D), "ok0 ?1 ?2 ok3"),
+        ((A + 0.001 * NOISE, B + 0.051 * NOISE, C + 0.051 * NOISE, D + 0.051 * NOISE), "ok0 OUT OF LINE1"),
+        ((A + 0.01 * NOISE, B + 0.079 * NOISE, C + 0.079 * NOISE, D), "ok0 ok1 ok2 ok3"),
+        ((A + 0.01 * NOISE, B + 0.081 * NOISE, C + 0.081 * NOISE, D + 0.081 * NOISE), "ok0 OUT OF LINE1"),
+        # limits of correlation and of size
+        ((A * 1.19, B * 1.19, C * 1.19, D * 1.19), "OUT OF LINE0"),
+    ],
+)  # fmt: skip
+def test_which_layer_is_out_of_line(results: tuple[torch.Tensor, ...], told: str) -> None:
+    assert judged(*results)[0] == told
+
+
+def test_sentences_and_figures() -> None:
+    right = (A, B, C, D)
+    assert judged(*right)[1] == "4 layers in line, 0 without a counterpart of their own."
+    assert judged(A, B + ELSE, C, D)[1] == "3 layers in line, 1 without a counterpart of their own."
+    _, sentence, rows = judged(A, B + 0.3 * NOISE, C + NOISE, D + NOISE)
+    assert sentence == "b is the first layer out of line: PCC 0.95783, error 0.300, ttnn.op1 at program.py:1."
+    assert (rows[0].error, rows[0].pcc, len(rows)) == (0.0, pytest.approx(1.0), 2)
+    assert judged(*right, taps={"b": "op1", "c": "program.py:2"})[0] == "ok0 ok1 ok2 ok3"
+    assert judged(*right, taps={"b": "op2"})[0] == "ok0 OUT OF LINE2"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "pcc", "error"),
+    [
+        ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], 1.0, 0.0),
+        ([1.0, 2.0, 3.0], [2.0, 4.0, 6.0], 1.0, 1.0),
+        ([1.0, 2.0, 3.0], [-1.0, -2.0, -3.0], -1.0, 2.0),
+        ([1.0, 2.0, 2.0], [2.0, 2.0, 1.0], -0.5, 2**0.5 / 3),
+        ([0.0, 0.0], [0.0, 0.0], 1.0, 0.0),
+        ([0.0, 0.0], [0.0, 1.0], 0.0, float("inf")),
+        ([3.0, 3.0], [3.0, 3.0], 1.0, 0.0),
+        ([3.0, 3.0], [3.0, 6.0], 0.0, 3 / 18**0.5),
+        ([1.0, 2.0], [1.0, float("nan")], 0.0, float("inf")),
+        ([1.0, 2.0], [1.0, float("inf")], 0.0, float("inf")),
+    ],
+)
+def test_how_well_a_result_fits(a: list[float], b: list[float], pcc: float, error: float) -> None:
+    from tt_impl.harness.comparison.layerwise import fitted
+
+    fit = fitted(torch.tensor(a), torch.tensor(b), "so")
+    assert (fit.pcc, fit.error, fit.how) == (pytest.approx(pcc), pytest.approx(error), "so")
+
+
 def test_channels_last() -> None:
     from tt_impl.harness.comparison.compose import wholes
 

@@ -1,6 +1,6 @@
 """Defaults of the mock's rules beside those of ttnn's own signatures, as JSON: what a call leaves out means the same.
 
-python -m tests.tt_impl.defaults    prints {"compared": count, "different": [...], "unnamed": {...}}
+python -m tests.tt_impl.defaults    prints {"compared": count, "different": [...], "unnamed": {...}, "misplaced": {...}}
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import inspect
 import json
 import math
 import re
+from itertools import zip_longest
 from typing import Any
 
 REQUIRED = "required"
@@ -17,8 +18,8 @@ _PARAMETER = re.compile(r"(\w+): [^=]*?(?: = ((?:[^,()\[\]]|\([^()]*\)|\[[^\[\]]
 """A parameter of a signature as nanobind writes it: its name, and its default if it has one."""
 
 
-def signatures(name: str) -> list[dict[str, Any]]:
-    """Return the parameters of every overload of ``ttnn.name`` with their defaults, read from its refusal."""
+def signatures(name: str) -> list[str]:
+    """Return every overload of ``ttnn.name`` as its refusal of nonsense writes it."""
     import ttnn
 
     operation: Any = ttnn
@@ -28,13 +29,18 @@ def signatures(name: str) -> list[dict[str, Any]]:
         operation(*[object()] * 16)
     except Exception as refused:
         lines = [line.strip() for line in str(refused).splitlines()]
-        return [_parameters(line) for line in lines if re.match(r"\w+\(.*: ", line)]
+        return [line[line.index("(") + 1 : line.rindex(")")] for line in lines if re.match(r"\w+\(.*: ", line)]
     return []
 
 
-def _parameters(line: str) -> dict[str, Any]:
-    body = line[line.index("(") + 1 : line.rindex(")")]
-    return {match[1]: _value(match[2]) for match in _PARAMETER.finditer(body)}
+def _parameters(overload: str) -> dict[str, Any]:
+    """Return the parameters of an overload with their defaults."""
+    return {match[1]: _value(match[2]) for match in _PARAMETER.finditer(overload)}
+
+
+def _by_position(overload: str) -> list[str]:
+    """Return those that may be given by position."""
+    return [match[1] for match in _PARAMETER.finditer(re.split(r"(?:^|, )\*, ", overload)[0])]
 
 
 def _value(text: str | None) -> Any:
@@ -84,6 +90,29 @@ def unnamed(name: str, rule: Any, overloads: list[dict[str, Any]]) -> list[str]:
     return sorted(key for key in wanted if not neutral(key, name) and also.get(key, key) not in known)
 
 
+def misplaced(name: str, rule: Any, overloads: list[str]) -> list[str]:
+    """Return the arguments that an overload has in another place than the rule, the first of each overload.
+
+    What begins with an underscore is looked at by no rule, and what comes behind ``*args`` a rule reads itself.
+    """
+    from tt_impl.mock.rules.registry import ALSO_CALLED
+
+    parameters = [p for p in inspect.signature(rule).parameters.values() if p.name != "call"]
+    places = [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    reads_itself = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    also = ALSO_CALLED.get(name, {})
+    wrong = []
+    for overload in overloads:
+        pairs = zip_longest(map(lambda key: also.get(key, key), _by_position(overload)), places)
+        for theirs, ours in pairs:
+            if theirs is None or (ours is None and reads_itself):
+                break
+            if theirs != ours and not (ours or "").startswith("_"):
+                wrong.append(theirs)
+                break
+    return wrong
+
+
 def compared() -> dict[str, Any]:
     """Compare all rules."""
     from tt_impl.mock import rules  # noqa: F401 - registers them
@@ -92,8 +121,12 @@ def compared() -> dict[str, Any]:
     count = 0
     different = []
     missing = {}
+    elsewhere = {}
     for name, rule in RULES.items():
-        overloads = signatures(name)
+        written = signatures(name)
+        overloads = [_parameters(overload) for overload in written]
+        if keys := misplaced(name, rule, written):
+            elsewhere[name] = keys
         if keys := unnamed(name, rule, overloads):
             missing[name] = keys
         for parameter in (parameters_of(rule) or dict(inspect.signature(rule).parameters)).values():
@@ -103,7 +136,7 @@ def compared() -> dict[str, Any]:
             count += 1
             if not any(same(parameter.default, value) for value in theirs):
                 different.append([name, parameter.name, str(parameter.default), str(theirs)])
-    return {"compared": count, "different": different, "unnamed": missing}
+    return {"compared": count, "different": different, "unnamed": missing, "misplaced": elsewhere}
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def rule(mesh: Any, module: str, name: str) -> None:
     """Run a case against torch."""
     from tests.tt_impl.env import Env
+    from tests.tt_impl.refusing import refusing
     from tests.tt_impl.worker import module_of
     from tt_impl.mock.calls.shadow import shadow_values
     from tt_impl.parallel.checks import guard
@@ -41,6 +42,7 @@ def rule(mesh: Any, module: str, name: str) -> None:
         guard(mesh.spec, mesh.grid),
         tempfile.TemporaryDirectory() as folder,
         intercepted(Recorder(Path(folder, "last_op"))),
+        refusing(),
         shadow_values() as shadow,
     ):
         module_of(module).CASES[name](Env(mesh, shadow))
@@ -68,10 +70,13 @@ def log(mesh: Any, module: str, name: str) -> None:
 
 
 def signatures(mesh: Any, module: str, name: str) -> None:
-    """Hold the defaults and keywords of all rules against ttnn's own."""
+    """Hold the defaults, keywords and places of all rules' arguments against ttnn's own."""
+    from tests.tt_impl.mock.test_defaults import MISPLACED, UNKNOWN
+
     told = importlib.import_module(f"tests.tt_impl.{module}").compared()
     assert told["different"] == [], told["different"]
-    assert sorted(told["unnamed"]) == ["ttnn.add_bw", "ttnn.sub_bw"], told["unnamed"]
+    assert told["unnamed"] == UNKNOWN, told["unnamed"]
+    assert told["misplaced"] == MISPLACED, told["misplaced"]
 
 
 KINDS = {"rule": rule, "program": program, "log": log, "signatures": signatures}

@@ -113,6 +113,7 @@ def run_cases(worker: Worker, cases: list[Case], mesh: str, timeout_s: float = T
 def program(device: ttnn.MeshDevice, options: RunOptions, *, cases: list[list[str]], progress: str) -> dict[str, Any]:
     """Runs in the worker: every case inside a shadow of its own; a line of JSON in ``progress`` for each."""
     from tests.tt_impl.env import Env
+    from tests.tt_impl.refusing import refusing
     from tt_impl.mock.calls.shadow import shadow_values
     from tt_impl.run.cluster import derive_fabric
     from tt_impl.run.mesh import Mesh
@@ -122,7 +123,7 @@ def program(device: ttnn.MeshDevice, options: RunOptions, *, cases: list[list[st
     with open(progress, "a", encoding="utf-8") as file:
         for name, case in cases:
             error = None
-            with shadow_values() as shadow:
+            with refusing(), shadow_values() as shadow:
                 env = Env(mesh, shadow)
                 try:
                     module_of(name).CASES[case](env)

@@ -132,7 +132,13 @@ def reduce_scatter_minimal_async(
 
 @across("experimental.deepseek_moe_reduce_scatter")
 def deepseek_moe_reduce_scatter(
-    call: Call, input_tensors: list[Shards], dim: int = 3, cluster_axis: int | None = None, *, total: Total = total
+    call: Call,
+    input_tensors: list[Shards],
+    _memory_config: Any = None,
+    dim: int = 3,
+    cluster_axis: int | None = None,
+    *,
+    total: Total = total,
 ) -> list[Tensor]:
     """Reduce and scatter tensors that come cut along ``dim``."""
     groups = input_tensors[0].groups(cluster_axis)

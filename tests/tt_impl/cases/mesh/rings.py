@@ -72,11 +72,14 @@ def reduced_in_pieces(t: Env) -> None:
     pieces = [spread(t, 1, 1, 32, 128) for _ in range(t.n)]
     spec = ttnn.NdShardSpec(ttnn.Shape([1, 32, 128]), cores(t, 1, 1), ttnn.ShardOrientation.ROW_MAJOR)
     place = ttnn.MemoryConfig(ttnn.BufferType.L1, spec)
-    out = ttnn.experimental.deepseek_moe_reduce_scatter(
-        [ttnn.to_memory_config(x, place) for x, _ in pieces], output_memory_config=ttnn.DRAM_MEMORY_CONFIG, dim=3,
-        num_links=1, topology=ttnn.Topology.Ring, cluster_axis=1,
-    )  # fmt: skip
-    t.check(out, [torch.stack(parts).sum(0) for _, parts in pieces], ulps=2)
+    tensors = [ttnn.to_memory_config(x, place) for x, _ in pieces]
+    how = {"num_links": 1, "topology": ttnn.Topology.Ring, "cluster_axis": 1}
+    reduced = ttnn.experimental.deepseek_moe_reduce_scatter
+    for out in (
+        reduced(tensors, output_memory_config=ttnn.DRAM_MEMORY_CONFIG, dim=3, **how),
+        reduced(tensors, ttnn.DRAM_MEMORY_CONFIG, 3, **how),
+    ):
+        t.check(out, [torch.stack(parts).sum(0) for _, parts in pieces], ulps=2)
 
 
 CASES = collect(globals())

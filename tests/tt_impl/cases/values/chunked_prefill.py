@@ -105,6 +105,28 @@ def angles_in_slabs(t: Env) -> None:
         t.check(out, wanted, ulps=2)
 
 
+def angles_of_some_columns(t: Env) -> None:
+    """Only the columns in the middle turn: those before and behind stay, and others come before all of them."""
+    turn = t.ttnn.experimental.deepseek_prefill.rotary_embedding_indexed
+    swap = torch.zeros(1, 1, 32, 32)
+    swap[..., range(0, 32, 2), range(1, 32, 2)] = 1
+    swap[..., range(1, 32, 2), range(0, 32, 2)] = -1
+    (cos, cosines), (sin, sines) = (spread(t, 1, 1, ROWS, 32) for _ in range(2))
+    x, parts = spread(t, 1, 2, CHUNK, 128)
+    prefix, before = spread(t, 1, 2, CHUNK, 64)
+    how = {"kv_actual_global": 0, "cluster_axis": 1, "rotary_dim": 32, "rotary_offset": 32}
+    out = turn(x, cos, sin, t.put(swap), **how)
+    joined = turn(x, cos, sin, t.put(swap), concat_prefix=prefix, **how)
+    wanted = [part.clone() for part in parts]
+    for device, part in enumerate(wanted):
+        for row in range(CHUNK):
+            angle = (cosines[device][0, 0, row], sines[device][0, 0, row])
+            for head in range(2):
+                part[0, head, row, 32:64] = _turned(parts[device][0, head, row, 32:64], *angle)
+    t.check(out, wanted, ulps=2)
+    t.check(joined, [torch.cat(pair, -1) for pair in zip(before, wanted, strict=True)], ulps=2)
+
+
 def _attended(q: Tensor, kv: Tensor, seen: list[int], width: int) -> Tensor:
     keys = kv[seen]
     return torch.softmax(q @ keys.T * 0.1, -1) @ keys[:, :width]

@@ -82,6 +82,16 @@ def avg_pools(
     t.check(out, [_last(w) for w in wanted], ulps=2)
 
 
+def avg_pools_of_four_sides(t: Env) -> None:
+    """Top, bottom, left and right differ; a window that reaches over an end counts what it covers, or what it means."""
+    x, images = _images(t, 1, 8, 10, 32)
+    for count in (True, False):
+        out = t.ttnn.avg_pool2d(x, 1, 8, 10, 32, [2, 3], [1, 2], [0, 1, 1, 0], False, count)
+        framed = [F.pad(i, (1, 0, 0, 1)) for i in images]
+        inside = F.pad(torch.ones(1, 1, 8, 10), (1, 0, 0, 1), value=float(count))
+        t.check(out, [_last(F.avg_pool2d(f, (2, 3), (1, 2)) / F.avg_pool2d(inside, (2, 3), (1, 2))) for f in framed])
+
+
 def global_pools(t: Env) -> None:
     """One mean of a whole image; ttnn's own function is made of other operations."""
     x, parts = spread(t, 2, 6, 10, 64)
