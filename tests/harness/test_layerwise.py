@@ -121,7 +121,7 @@ A, B, C, D, ELSE, NOISE, _ = waves()
 
 
 def judged(*results: torch.Tensor, taps: dict[str, str] | None = None) -> tuple[str, str, Any]:
-    """Return every layer's state with the number of its operation, the sentence, and the rows, by what operations gave."""
+    """Return every layer's state and the number of its operation, the sentence, and the rows."""
     from tt_impl.harness.comparison.layerwise import _Judge, _Limits
     from tt_impl.harness.comparison.taps import Result
 
