@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def rule(mesh: Any, module: str, name: str) -> None:
     """Run a case against torch."""
     from tests.tt_impl.env import Env
-    from tests.tt_impl.refusing import refusing
+    from tests.tt_impl.strict_rules import strict_rules
     from tests.tt_impl.worker import module_of
     from tt_impl.mock.calls.shadow import shadow_values
     from tt_impl.parallel.checks import guard
@@ -42,7 +42,7 @@ def rule(mesh: Any, module: str, name: str) -> None:
         guard(mesh.spec, mesh.grid),
         tempfile.TemporaryDirectory() as folder,
         intercepted(Recorder(Path(folder, "last_op"))),
-        refusing(),
+        strict_rules(),
         shadow_values() as shadow,
     ):
         module_of(module).CASES[name](Env(mesh, shadow))

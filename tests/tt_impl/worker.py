@@ -113,7 +113,7 @@ def run_cases(worker: Worker, cases: list[Case], mesh: str, timeout_s: float = T
 def program(device: ttnn.MeshDevice, options: RunOptions, *, cases: list[list[str]], progress: str) -> dict[str, Any]:
     """Runs in the worker: every case inside a shadow of its own; a line of JSON in ``progress`` for each."""
     from tests.tt_impl.env import Env
-    from tests.tt_impl.refusing import refusing
+    from tests.tt_impl.strict_rules import strict_rules
     from tt_impl.mock.calls.shadow import shadow_values
     from tt_impl.run.cluster import derive_fabric
     from tt_impl.run.mesh import Mesh
@@ -123,7 +123,7 @@ def program(device: ttnn.MeshDevice, options: RunOptions, *, cases: list[list[st
     with open(progress, "a", encoding="utf-8") as file:
         for name, case in cases:
             error = None
-            with refusing(), shadow_values() as shadow:
+            with strict_rules(), shadow_values() as shadow:
                 env = Env(mesh, shadow)
                 try:
                     module_of(name).CASES[case](env)

@@ -176,6 +176,60 @@ def padding_goes_along(t: Env) -> None:
         assert (fills.rows, fills.columns) == (left, left), options
 
 
+def padding_that_operations_leave(t: Env) -> None:
+    """What each makes of the numbers beyond the shape of its operands, below and on the right; None if nobody knows."""
+    ttnn = t.ttnn
+    value = t.rand(1, 1, 50, 50)
+    sevens, zeros, twos = (ttnn.fill_implicit_tile_padding(t.put(value), fill) for fill in (7.0, 0.0, 2.0))
+    unknown = ttnn.slice(t.put(t.rand(1, 1, 50, 64)), [0, 0, 0, 0], [1, 1, 50, 50])
+    row = ttnn.fill_implicit_tile_padding(t.put(t.rand(1, 1, 1, 50)), 3.0)
+    weight, heavy = t.put(t.rand(1, 1, 1, 50)), ttnn.add(t.put(t.rand(1, 1, 1, 50)), 1.0)
+    wide = t.put(t.rand(1, 1, 50, 64))
+    half = ttnn.matmul(zeros, sevens)  # rows of zeros, columns of nobody
+    for number, (out, rows, columns) in enumerate((
+        (ttnn.clone(sevens), 7.0, 7.0),
+        (ttnn.squeeze(sevens, 0), 7.0, 7.0),
+        (ttnn.to_memory_config(sevens, ttnn.L1_MEMORY_CONFIG), 7.0, 7.0),
+        (ttnn.add(sevens, 1.0), 8.0, 8.0),
+        (ttnn.add(1.0, sevens), 8.0, 8.0),
+        (ttnn.multiply(sevens, twos), 14.0, 14.0),
+        (ttnn.subtract(twos, sevens), -5.0, -5.0),
+        (ttnn.where(zeros, sevens, twos), 2.0, 2.0),
+        (ttnn.typecast(sevens, ttnn.float32), 7.0, 7.0),
+        (ttnn.add(sevens, unknown), None, None),
+        (ttnn.multiply(zeros, unknown), 0.0, 0.0),
+        (ttnn.multiply(twos, unknown), None, None),
+        (ttnn.add(sevens, row), None, 10.0),  # the row is repeated, and what lies below it is not
+        (ttnn.tril(sevens), None, None),
+        (half, 0.0, None),
+        (ttnn.transpose(half, 2, 3), None, 0.0),
+        (ttnn.transpose(half, -1, -2), None, 0.0),
+        (ttnn.add(half, 1.0), 1.0, None),
+        (ttnn.matmul(sevens, zeros), None, 0.0),
+        (ttnn.matmul(zeros, zeros), 0.0, 0.0),
+        (ttnn.matmul(half, half, transpose_a=True), None, None),
+        (ttnn.matmul(half, half, transpose_b=True), 0.0, 0.0),
+        (ttnn.linear(zeros, zeros, bias=weight), None, None),
+        (ttnn.linear(zeros, zeros, activation="gelu"), None, None),
+        (ttnn.softmax(sevens), None, 0.0),
+        (ttnn.softmax(sevens, -1), None, 0.0),
+        (ttnn.softmax(sevens, dim=3), None, 0.0),
+        (ttnn.softmax(sevens, 2), None, None),
+        (ttnn.softmax(sevens, dim=-2), None, None),
+        (ttnn.softmax_in_place(ttnn.clone(sevens)), None, 0.0),
+        (ttnn.softmax_in_place(ttnn.clone(sevens), dim=-1), None, 0.0),
+        (ttnn.layer_norm(sevens, weight=weight), None, 0.0),
+        (ttnn.layer_norm(sevens, weight=weight, bias=weight), None, 0.0),
+        (ttnn.layer_norm(sevens, weight=weight, bias=heavy), None, None),
+        (ttnn.rms_norm(sevens, weight=heavy), None, None),
+        (ttnn.rms_norm(sevens), None, None),
+        (ttnn.permute(zeros, (0, 1, 3, 2)), 0.0, 0.0),
+        (ttnn.sum(wide, dim=-1, keepdim=True), None, None),
+    )):  # fmt: skip
+        fills = t.shadow.store.fills(out)
+        assert (fills.rows, fills.columns) == (rows, columns), (number, fills)
+
+
 def images_and_rings_with_numerics(t: Env) -> None:
     """Rounded as kernels do, a convolution and a ring are near what they are without, and not the same."""
     from tests.tt_impl.cases.values import attention, conv
