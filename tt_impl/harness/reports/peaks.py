@@ -168,7 +168,10 @@ def _with_programs(meter: Meter, mesh: int, peak: dict[str, Any]) -> dict[str, A
 
 
 def leaks(meter: Meter) -> list[Leak]:
-    """Find what iterations leave behind; without marks, of the longest sequence of calls that repeats itself."""
+    """Find what iterations leave behind; without marks, of the longest sequence of calls that repeats itself.
+
+    Bytes are those of a bank: where a line leaves memory on several submeshes, of the one where it is the most.
+    """
     meter.finish()
     marked = len(meter.marks) >= REPETITIONS
     marks = meter.marks if marked else repetitions(meter)
@@ -182,15 +185,16 @@ def leaks(meter: Meter) -> list[Leak]:
         for place in range(starts[i], marks[i]):
             sign, _, allocation = meter.history[place]
             if sign > 0 and freed_at.get(place, len(meter.history)) >= marks[i + 1]:
-                survivors[allocation.owner].append(allocation)
+                survivors[allocation.mesh, allocation.owner].append(allocation)
         left.append(survivors)
     always = set.intersection(*map(set, left))
-    lost = [
-        Leak(group[0], sum(one.bytes for one in group), len(group), len(marks) - 1, marked)
-        for owner, group in left[-1].items()
-        if owner in always
-    ]
-    return sorted(lost, key=lambda leak: -leak.bytes)
+    lost: dict[tuple, Leak] = {}
+    for place in [place for place in left[-1] if place in always]:
+        group = left[-1][place]
+        leak = Leak(group[0], sum(one.bytes for one in group), len(group), len(marks) - 1, marked)
+        _, owner = place
+        lost[owner] = max(lost.get(owner, leak), leak, key=lambda leak: leak.bytes)
+    return sorted(lost.values(), key=lambda leak: -leak.bytes)
 
 
 def growing(meter: Meter, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
