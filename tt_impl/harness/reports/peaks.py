@@ -189,10 +189,10 @@ def leaks(meter: Meter) -> list[Leak]:
         left.append(survivors)
     always = set.intersection(*map(set, left))
     lost: dict[tuple, Leak] = {}
-    for place in [place for place in left[-1] if place in always]:
-        group = left[-1][place]
+    for key in filter(always.__contains__, left[-1]):
+        group = left[-1][key]
         leak = Leak(group[0], sum(one.bytes for one in group), len(group), len(marks) - 1, marked)
-        _, owner = place
+        owner = group[0].owner
         lost[owner] = max(lost.get(owner, leak), leak, key=lambda leak: leak.bytes)
     return sorted(lost.values(), key=lambda leak: -leak.bytes)
 
