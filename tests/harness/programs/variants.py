@@ -321,3 +321,83 @@ def mask(t: Env, wrong: bool, rows: int, keys: int, shared: bool) -> None:
         pad_value=0.0 if wrong else -float("inf"), mesh_mapper=ttnn.ReplicateTensorToMesh(t.device),
     )  # fmt: skip
     first(t, ttnn.transformer.scaled_dot_product_attention(q, k, v, attn_mask=padded, is_causal=False))
+
+
+@family("partial-sum", axis=(0, 1), gathered=(False, True),
+        reader=("max", "square", "clamp", "matmul", "maximum", "where"))  # fmt: skip
+def no_function_of_a_sum(t: Env, wrong: bool, axis: int, gathered: bool, reader: str) -> None:
+    """Gathered, the parts lie side by side, and are added up along the new dim."""
+    ttnn, size = t.ttnn, t.shape[axis]
+    y = part_of_a_product(t, axis, "matmul")
+    other = t.put(t.rand(size if gathered and wrong else 1, 1, 32, UNSUMMED * size))
+    if gathered:
+        y = ttnn.all_gather(y, 0, cluster_axis=axis, topology=t.linear)
+        y = y if wrong else ttnn.sum(y, dim=0, keepdim=True)
+    elif not wrong:
+        y = summed(t, y, axis, "all_reduce")
+    if reader == "max":
+        y = ttnn.max(y, dim=-1, keepdim=True)
+    elif reader == "clamp":
+        y = ttnn.clamp(y, min=-1.0, max=1.0)
+    elif reader == "matmul":
+        y = ttnn.matmul(y, y, transpose_b=True)
+    elif reader == "maximum":
+        y = ttnn.maximum(other, y)
+    else:
+        y = ttnn.square(y) if reader == "square" else ttnn.where(y, other, 0.0)
+    first(t, y)
+
+
+@family("partial-sum", axis=(0, 1), dim=(2, 3), op=("sum", "mean"), reader=("rsqrt", "subtract", "divide"))
+def reduced(t: Env, wrong: bool, axis: int, dim: int, op: str, reader: str) -> None:
+    """A mean over what is cut is that of one device's part."""
+    ttnn = t.ttnn
+    x = t.put(t.rand(1, 1, 128, 256), cut(axis, dim))
+    total = getattr(ttnn, op)(ttnn.square(x), dim=dim, keepdim=True)
+    if not wrong:
+        total = ttnn.all_reduce(total, cluster_axis=axis, topology=t.linear)
+    if reader == "rsqrt":
+        total = ttnn.rsqrt(total)
+    first(t, ttnn.subtract(x, total) if reader == "subtract" else ttnn.divide(x, total))
+
+
+@family("bias-summed", axis=(0, 1), by=("addcmul", "number", "share", "divided"), add=("all_reduce", "scatter_gather"))
+def counted_once_per_device(t: Env, wrong: bool, axis: int, by: str, add: str) -> None:
+    """One n-th of what is added on each of n devices is right."""
+    ttnn, size = t.ttnn, t.shape[axis]
+    y = part_of_a_product(t, axis, "matmul")
+    whole, gate = t.put(t.rand(1, 1, 32, UNSUMMED * size)), t.put(t.rand(1, 1, 1, UNSUMMED * size))
+    if by == "addcmul":
+        y = ttnn.addcmul(whole, y, gate) if wrong else ttnn.multiply(y, gate)
+    elif by == "number":
+        y = ttnn.add(y, 1.0 if wrong else 0.0)
+    else:
+        factor = 1.0 if wrong else 1 / size
+        y = ttnn.add(y, ttnn.multiply(whole, factor) if by == "share" else ttnn.divide(whole, 1 / factor))
+    first(t, summed(t, y, axis, add))
+
+
+@family("local-statistics", axis=(0, 1), norm=("layer_norm", "rms_norm", "softmax"), by=("host", "reduce_scatter"))
+def of_some_columns(t: Env, wrong: bool, axis: int, norm: str, by: str) -> None:
+    ttnn = t.ttnn
+    x = t.put(t.rand(1, 1, 32, 256), cut(axis, 3))
+    if by == "reduce_scatter":
+        part = part_of_a_product(t, axis, "matmul")
+        x = ttnn.reduce_scatter(part, 3, cluster_axis=axis, topology=t.linear)
+    x = ttnn.multiply(ttnn.add(x, x), 0.5)
+    if not wrong:
+        x = ttnn.all_gather(x, 3, cluster_axis=axis, topology=t.linear)
+    first(t, ttnn.softmax(x, dim=-1) if norm == "softmax" else getattr(ttnn, norm)(x, epsilon=1e-5))
+
+
+@family("never-written", reader=("product", "slice", "added"), rows=(32, 96))
+def filled_in_part(t: Env, wrong: bool, reader: str, rows: int) -> None:
+    ttnn = t.ttnn
+    cache = t.empty(1, 2, 128, 64)
+    ttnn.fill_cache(cache, t.put(t.rand(1, 2, rows, 64)), 0)
+    read = 128 if wrong else rows
+    keys = ttnn.slice(cache, (0, 0, 0, 0), (1, 2, read, 64)) if reader == "slice" or not wrong else cache
+    if reader == "added":
+        first(t, ttnn.add(keys, 1.0))
+    else:
+        first(t, ttnn.matmul(t.put(t.rand(1, 2, 32, 64)), keys, transpose_b=True))

@@ -22,7 +22,7 @@ from tt_impl.harness.checks.reads import (
     succeeded,
     written_remotely,
 )
-from tt_impl.mock.log.events import Event, EventLog, TensorUse
+from tt_impl.mock.log.events import NEVER_WRITE, Event, EventLog, TensorUse
 from tt_impl.mock.storage.errors import ShadowError
 
 
@@ -78,24 +78,41 @@ def _needed(event: Event, crossing: dict[str, Any], use: TensorUse, size: int) -
 
 
 def never_written(log: EventLog) -> Iterator[Finding]:
-    """Find reads of memory that was allocated without values and that nothing has written since."""
+    """Find reads of memory that was allocated without values and that nothing has written since, or only in part.
+
+    Of memory that is written in part, a cache for one, the rest may be masked: it counts if it reaches the result.
+    """
     empty: dict[int, Event] = {}
+    in_part: dict[int, Event] = {}
     for event in log.events:
-        for use in read_by(event):
+        reads = list(read_by(event))
+        partial = {use.buffer: in_part[use.buffer] for use in reads if use.buffer in in_part and event.passes_nan_on}
+        for use in reads:
+            argument = f"argument {use.argument}"
             if use.buffer in empty and not event.op.startswith("ttnn.experimental.dit_fused_distributed"):
                 yield Finding.of(
                     "never-written", event,
-                    f"{event.op} reads argument {use.argument}, memory that {at(empty[use.buffer])} allocated and "
+                    f"{event.op} reads {argument}, memory that {at(empty[use.buffer])} allocated and "
                     "nothing has written: write it first, or take ttnn.zeros.", NOTE if event.op in HOST else ERROR,
+                )  # fmt: skip
+            elif use.buffer in partial and event.op not in NEVER_WRITE and use.buffer not in event.written:
+                yield Finding.of(
+                    "never-written", event,
+                    f"{event.op} reads of {argument} what nothing has written, too: {at(partial[use.buffer])} "
+                    "allocated it, and it was written in part since; read only that part, or take ttnn.zeros.",
                 )  # fmt: skip
         inputs = {use.buffer for use in event.inputs}
         for buffer in inputs if event.op == RECEIVES else event.written:
-            empty.pop(buffer, None)
+            if buffer in empty:
+                in_part[buffer] = empty.pop(buffer)
         for use in event.outputs:
             if event.op in ALLOCATES and log.sees_writes:
                 empty[use.buffer] = event
             elif use.buffer not in inputs:
                 empty.pop(use.buffer, None)
+                in_part.pop(use.buffer, None)
+                if partial and event.op in NEVER_WRITE:
+                    in_part[use.buffer] = next(iter(partial.values()))
 
 
 def freed(log: EventLog) -> Iterator[Finding]:

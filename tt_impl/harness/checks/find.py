@@ -16,7 +16,7 @@ from tt_impl.harness.checks.kernels import kernel_resources
 from tt_impl.harness.checks.not_finite import not_finite
 from tt_impl.harness.checks.order import in_flight, twice
 from tt_impl.harness.checks.raised import refused
-from tt_impl.harness.checks.statistics import local_statistics
+from tt_impl.harness.checks.statistics import local_statistics, norms_of_columns
 from tt_impl.harness.checks.submeshes import submeshes_differ, uneven_replicas
 from tt_impl.harness.checks.sums import partial_sums
 from tt_impl.harness.checks.tile_padding import tile_padding
@@ -28,7 +28,7 @@ __all__ = ["ERROR", "NOTE", "Finding", "find"]
 
 _CHECKS = (
     *(twice, in_flight, same_buffer, too_small, never_written, freed, stale),
-    *(uneven_replicas, partial_sums, local_statistics, unused, submeshes_differ, not_finite, refused),
+    *(uneven_replicas, partial_sums, local_statistics, norms_of_columns, unused, submeshes_differ, not_finite, refused),
     *(tile_padding, traces, trace_region, cached, kernel_resources),
 )
 

@@ -1,8 +1,12 @@
-"""Statistics of distributed norms: from the operation that makes them of some columns to the one that uses them.
+"""Statistics of norms: of whole rows, or of the columns that one device holds.
 
     x cut along its columns --> pre_all_gather --> statistics of this device's columns
     statistics --> all_gather along the axis of the cut --> post_all_gather      right
     statistics ------------------------------------------> post_all_gather      wrong: not those of the whole row
+    columns cut over the mesh --> add, scale, ... --> all_gather --> layer_norm  right
+    columns cut over the mesh --> add, scale, ... ----------------> layer_norm  wrong: a norm of some columns
+
+A weight that is not cut, as wide as what a device holds, says that the columns of each device are a head of their own.
 
 Values of random tests hardly differ: the columns of every device have about the same mean and variance.
 """
@@ -11,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tt_impl.harness.checks.cuts import Cuts, cut_dims, is_dim
 from tt_impl.harness.checks.finding import Finding, at
+from tt_impl.harness.checks.linear import bare, operands
 from tt_impl.harness.checks.reads import is_output, succeeded
-from tt_impl.harness.checks.sums import cut_dims, is_dim
 from tt_impl.mock.log.events import Event, EventLog
 
 _MAKE = frozenset(
@@ -23,6 +28,8 @@ _MAKE = frozenset(
     experimental.wan_fused_rmsnorm_pre_allgather
     """.split()
 )
+_NORMS = frozenset({"layer_norm", "rms_norm"})
+_SOFTMAX = frozenset({"softmax", "softmax_in_place"})
 _USE = frozenset(name.replace("_pre_all", "_post_all") for name in _MAKE)
 
 
@@ -45,6 +52,37 @@ def local_statistics(log: EventLog) -> Iterator[Finding]:
             left = frozenset() if None in crossed else axes - crossed
             results = {use.buffer for use in event.outputs} | set(event.written)
             made |= dict.fromkeys(results, (maker, left))
+
+
+def norms_of_columns(log: EventLog) -> Iterator[Finding]:
+    """Find norms of rows, and softmax, of which each device holds a part for certain."""
+    cuts = Cuts()
+    for event in succeeded(log):
+        x = operands(event).get(0)
+        if x is not None and (dim := _along(event, len(x.shape))) is not None:
+            weights = [use for use in event.inputs if use is not x and not is_output(use)]
+            for axis, (maker, cut) in cuts.of(x).items():
+                if cut == dim and all(cut_dims(use)[axis] is not None for use in weights):
+                    yield _of_columns(event, maker, axis)
+        cuts.follow(event)
+
+
+def _along(event: Event, rank: int) -> int | None:
+    """Return the dim, counted from the last, whose statistics a norm or a softmax takes."""
+    if bare(event) in _NORMS:
+        return -1
+    if bare(event) not in _SOFTMAX:
+        return None
+    dim = event.options.get("dim", event.options.get("1", -1))
+    return dim % rank - rank if isinstance(dim, int) else None
+
+
+def _of_columns(event: Event, maker: Event, axis: int) -> Finding:
+    return Finding.of(
+        "local-statistics", event,
+        f"{event.op} takes statistics of one device's part for those of the whole: {at(maker)} cuts its input "
+        f"along axis {axis} of the mesh; all_gather it before, or gather the statistics of its parts.",
+    )  # fmt: skip
 
 
 def _cut(event: Event) -> frozenset[int]:

@@ -2,80 +2,171 @@
 
     x cut along its columns  @  weight cut along its rows  -->  every device holds a part of the sum
     part --> reshape, add, scale, ... --> reduce_scatter, all_reduce      right
+    part --> all_gather --> sum over the gathered dim                     right
     part --> gelu, layer_norm, attention, ...                             wrong: not the function of the sum
+    part --> all_gather --> gelu, layer_norm, ...                         wrong: not added up yet
+    sum or mean of a dim that is cut --> rsqrt, ...                       wrong: that of one device's part of it
     part of one device --> host                                           wrong: one part only
     parts of all devices --> host                                         a note: the host has to add them up
     part + what all devices hold --> reduce_scatter                       wrong: counted once per device
+    part + 1/n of what all devices hold --> reduce_scatter                right: counted once
 
 Only weights that came from the host are known to be cut as ttnn says; what it says of results is often nominal.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tt_impl.harness.checks import NOTE
+from tt_impl.harness.checks.cuts import FROM_HOST, Cuts, cut_dims, is_dim
 from tt_impl.harness.checks.fabric import groups
 from tt_impl.harness.checks.finding import Finding, at
+from tt_impl.harness.checks.linear import Effect, bare, effect, number_of, operands
 from tt_impl.harness.checks.reads import HOST, is_output, succeeded
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
 
-_MATMULS = frozenset(f"ttnn.{name}" for name in ("linear", "matmul", "experimental.minimal_matmul"))
-_FROM_HOST = frozenset(f"ttnn.{name}" for name in ("from_torch", "as_tensor", "to_device", "Tensor.to"))
-_ADDS = frozenset(f"ttnn.{name}" for name in ("add", "add_", "subtract", "subtract_"))
-_NONLINEAR = frozenset(
-    f"ttnn.{name}"
-    for name in """
-    gelu silu relu relu6 leaky_relu elu celu selu mish hardswish hardsigmoid softplus sigmoid sigmoid_accurate tanh exp
-    exp2 expm1 log log2 log10 log1p sqrt rsqrt square pow reciprocal abs sin cos softmax softmax_in_place argmax topk
-    layer_norm rms_norm group_norm layer_norm_pre_all_gather rms_norm_pre_all_gather swiglu geglu glu
-    experimental.dit_layernorm_pre_allgather experimental.wan_fused_rmsnorm_pre_allgather
-    experimental.dit_fused_distributed_rmsnorm experimental.dit_fused_distributed_layernorm
-    transformer.scaled_dot_product_attention transformer.joint_scaled_dot_product_attention
-    transformer.ring_joint_scaled_dot_product_attention transformer.exp_ring_joint_scaled_dot_product_attention
-    """.split()
-)
+_MATMULS = {
+    **dict.fromkeys("linear matmul experimental.minimal_matmul experimental.minimal_matmul_split".split(), (0, 1)),
+    "experimental.dit_minimal_matmul_addcmul_fused": (0, 1),
+    "addmm": (1, 2),
+}
+"""Products of matrices, each with the places of what is multiplied by a weight and of the weight."""
+_REDUCTIONS = frozenset({"sum", "mean"})
 _SUMS_UP = frozenset({"reduce_scatter", "all_reduce"})
+_ADDS_GATHERED = frozenset(
+    "add fast_reduce_nc linear matmul mean moreh_mean moreh_sum sum".split()
+    + "experimental.fast_reduce_nc experimental.deepseek_moe_fast_reduce_nc experimental.minimal_matmul".split()
+)
+"""What may add up the parts of one sum that were gathered: along a dim, slice by slice, or by a matrix of ones."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a sum: over which axis it is spread, who made it, and who added what all devices hold."""
+    """A part of a sum: over which axis it is spread, who made it, and who added what all devices hold.
+
+    ``gathered``: every device holds all parts by now, side by side. ``reduced``: of a dim that is cut, not of a matmul.
+    """
 
     axis: int
     made: Event
     added: Event | None = None
+    gathered: Event | None = None
+    reduced: bool = False
+
+    @property
+    def told(self) -> str:
+        """What its maker does, as part of a sentence."""
+        if self.reduced:
+            return f"adds up a dim that is cut along axis {self.axis} of the mesh"
+        return f"multiplies by a weight that is cut along axis {self.axis} in the dim that is summed over"
 
 
 def partial_sums(log: EventLog) -> Iterator[Finding]:
     """Find parts of sums that are used as sums, and what is added to each part although it belongs to the sum once."""
-    weights: dict[int, TensorUse] = {}
-    parts: dict[int, _Part] = {}
-    read: dict[int, tuple[_Part, Event, set[int]]] = {}
+    sums = _Sums()
     for event in succeeded(log):
-        if event.op in _FROM_HOST and not event.inputs:
-            weights |= {use.buffer: use for use in event.outputs}
-        operands = [parts[use.buffer] for use in event.inputs if use.buffer in parts and not is_output(use)]
-        part = operands[0] if operands else None
-        made = _made(event, weights)
-        if part is not None and event.op in HOST:
-            _, _, devices = read.setdefault(part.made.number, (part, event, set()))
-            devices.update(*(use.devices for use in event.inputs))
-        elif part is not None:
-            yield from _misused(event, part, len(operands))
-            wholes = [use for use in event.inputs if use.buffer not in parts and cut_dims(use)[part.axis] is None]
-            part = _onwards(event, part, len(operands), wholes)
-        if made is not None and event.options.get("activation", event.options.get("fused_activation")) is not None:
-            yield _nonlinear(event, made)
-            made = None
-        result = part or made
-        for use in (*event.outputs, *(use for use in event.inputs if use.buffer in event.written)):
-            parts.pop(use.buffer, None)
-            if result is not None:
-                parts[use.buffer] = result
-    for part, event, devices in read.values():
+        yield from sums.follow(event)
+    for part, event, devices in sums.read.values():
         yield _left_by_the_host(event, part, devices)
+
+
+class _Sums:
+    """The parts of sums that a program has, while its calls are followed one by one.
+
+    Attributes:
+        read: by call that made parts, what the host read of them: the part, the first read, and the devices.
+    """
+
+    def __init__(self) -> None:
+        self.read: dict[int, tuple[_Part, Event, set[int]]] = {}
+        self._weights: dict[int, TensorUse] = {}
+        self._parts: dict[int, _Part] = {}
+        self._shares: dict[int, float] = {}
+        self._cuts = Cuts()
+
+    def follow(self, event: Event) -> Iterator[Finding]:
+        """Find what a call does wrong with parts of sums, and take over what it makes of them."""
+        if event.op in FROM_HOST and not event.inputs:
+            self._weights |= {use.buffer: use for use in event.outputs}
+        uses = [use for use in event.inputs if use.buffer in self._parts and not is_output(use)]
+        part = self._parts[uses[0].buffer] if uses else None
+        if part is not None and event.op in HOST:
+            if part.gathered is None and not part.reduced:
+                _, _, devices = self.read.setdefault(part.made.number, (part, event, set()))
+                devices.update(*(use.devices for use in event.inputs))
+        elif part is not None:
+            does = self._effect(event, part, uses)
+            yield from _misused(event, part, does)
+            part = _onwards(event, part, does)
+        if part is None and (made := self._made(event)) is not None:
+            part, x = made
+            does = self._effect(event, part, [x])
+            if does is Effect.SPOILS:
+                yield _nonlinear(event, part)
+            part = {Effect.KEEPS: part, Effect.ADDS: replace(part, added=event), Effect.SPOILS: None}[does]
+        share = self._share(event)
+        for use in (*event.outputs, *(use for use in event.inputs if use.buffer in event.written)):
+            self._parts.pop(use.buffer, None)
+            self._shares[use.buffer] = share
+            if part is not None:
+                self._parts[use.buffer] = part
+        self._cuts.follow(event)
+
+    def _effect(self, event: Event, part: _Part, uses: list[TensorUse]) -> Effect:
+        """Say what a call does with parts; a sum over columns is no part of what is beside other columns of its own."""
+        others = [use for use in operands(event).values() if not any(use is part for part in uses)]
+        if part.reduced and any(part.axis in self._cuts.of(use) for use in others):
+            return Effect.SPOILS
+        size = event.mesh[part.axis] if part.axis < len(event.mesh) else len(event.devices)
+        wholes = [
+            use
+            for use in others
+            if cut_dims(use)[part.axis] is None
+            and not math.isclose(self._shares.get(use.buffer, 1.0) * size, 1.0, rel_tol=1e-2)
+        ]
+        return effect(event, uses, wholes)
+
+    def _share(self, event: Event) -> float:
+        """Return by which number the result of a call of one tensor was multiplied, along its way from the host."""
+        uses = list(operands(event).values())
+        if len(uses) != 1:
+            return 1.0
+        share = self._shares.get(uses[0].buffer, 1.0)
+        number = number_of(event)
+        if number is not None and bare(event) == "multiply":
+            return share * number
+        return share / number if number and bare(event) in ("div", "divide") else share
+
+    def _made(self, event: Event) -> tuple[_Part, TensorUse] | None:
+        """Return the part of a sum that a call makes, and of which operand: over a dim that is cut along an axis."""
+        name = bare(event)
+        uses = operands(event)
+        if name in _REDUCTIONS and 0 in uses:
+            dims = _dims(event, len(uses[0].shape))
+            axes = [axis for axis, (_, dim) in self._cuts.of(uses[0]).items() if dim in dims]
+            return (_Part(axes[0], event, reduced=True), uses[0]) if axes else None
+        places = _MATMULS.get(name)
+        if places is None or not {*places} <= uses.keys():
+            return None
+        x, weight = (uses[place] for place in places)
+        known = self._weights.get(weight.buffer)
+        if known is None or weight.tensor != known.tensor or len(weight.shape) < 2:
+            return None
+        inner = -1 if event.options.get("transpose_b") else -2
+        for axis, dim in enumerate(cut_dims(weight)):
+            if is_dim(weight, dim, inner) and cut_dims(x)[axis] is not None:
+                return _Part(axis, event), x
+        return None
+
+
+def _dims(event: Event, rank: int) -> set[int]:
+    """Return the dims, counted from the last, that a reduction adds up."""
+    dim = event.options.get("dim", event.options.get("1"))
+    chosen = range(rank) if dim is None else dim if isinstance(dim, list) else [dim]
+    return {one % rank - rank for one in chosen if isinstance(one, int)}
 
 
 def _left_by_the_host(event: Event, part: _Part, devices: set[int]) -> Finding:
@@ -91,55 +182,19 @@ def _left_by_the_host(event: Event, part: _Part, devices: set[int]) -> Finding:
     return Finding.of("partial-sum", event, f"{event.op} reads one part of {size} of the sum {cut}: {remedy}.")
 
 
-def _made(event: Event, weights: dict[int, TensorUse]) -> _Part | None:
-    """Return the part of a sum that a matmul makes, by a weight that is cut along the dim that is summed over."""
-    if event.op not in _MATMULS or len(event.inputs) < 2:
+def _onwards(event: Event, part: _Part, does: Effect) -> _Part | None:
+    """Return what is left of a part after ``event``; None if it became a sum, or was reported."""
+    crossed = {c["collective"] for c in event.collectives if c["axis"] in (None, part.axis)}
+    if crossed == {"all_gather"} and not any("within" in c for c in event.collectives):
+        return replace(part, gathered=event)
+    if crossed or does is Effect.SPOILS or (part.gathered is not None and bare(event) in _ADDS_GATHERED):
         return None
-    x, weight, *rest = event.inputs
-    if weight.buffer not in weights or weight.tensor != weights[weight.buffer].tensor or len(weight.shape) < 2:
-        return None
-    inner = -1 if event.options.get("transpose_b") else -2
-    for axis, dim in enumerate(cut_dims(weight)):
-        if is_dim(weight, dim, inner) and cut_dims(x)[axis] is not None:
-            bias = next((use for use in rest if use.argument in ("bias", "bias_tensor", "2")), None)
-            part = _Part(axis, event)
-            return replace(part, added=event) if bias is not None and cut_dims(bias)[axis] is None else part
-    return None
+    return replace(part, added=event) if does is Effect.ADDS and part.added is None else part
 
 
-def cut_dims(use: TensorUse) -> tuple[int | None, ...]:
-    """Return the dim that is cut along each of two axes; over a mesh of one row a dim is cut along its columns."""
-    if len(use.placements) == len(use.mesh) == 2:
-        return use.placements
-    dim = use.placements[0] if use.placements else None
-    return (dim if use.mesh[-1:] == (1,) else None, dim if use.mesh[:1] == (1,) else None)
-
-
-def is_dim(use: TensorUse, dim: int | None, wanted: int) -> bool:
-    """Say whether ``dim``, counted from either end, is dim ``wanted`` of a tensor, counted from its last (-1)."""
-    return dim is not None and dim % len(use.shape) == len(use.shape) + wanted
-
-
-def _onwards(event: Event, part: _Part, operands: int, wholes: list[TensorUse]) -> _Part | None:
-    """Return what is left of a part after ``event``; None if it became a sum, or was reported.
-
-    ``wholes`` are its other operands that all devices of the axis hold.
-    """
-    if any(c["axis"] in (None, part.axis) for c in event.collectives) or _is_nonlinear(event, operands):
-        return None
-    if event.op in _ADDS and part.added is None and operands < 2:
-        return replace(part, added=event) if wholes else part
-    return part
-
-
-def _is_nonlinear(event: Event, operands: int) -> bool:
-    both = event.op in ("ttnn.multiply", "ttnn.multiply_") and operands > 1
-    fused = any("activation" in name and value for name, value in event.options.items())
-    return event.op in _NONLINEAR or both or fused
-
-
-def _misused(event: Event, part: _Part, operands: int) -> Iterator[Finding]:
-    if _is_nonlinear(event, operands):
+def _misused(event: Event, part: _Part, does: Effect) -> Iterator[Finding]:
+    adds_up = part.gathered is not None and bare(event) in _ADDS_GATHERED and bare(event) not in _MATMULS
+    if does is Effect.SPOILS and not adds_up:
         yield _nonlinear(event, part)
     elif part.added is not None and any(
         c["collective"] in _SUMS_UP and c["axis"] in (None, part.axis) for c in event.collectives
@@ -152,9 +207,11 @@ def _misused(event: Event, part: _Part, operands: int) -> Iterator[Finding]:
 
 
 def _nonlinear(event: Event, part: _Part) -> Finding:
-    made = "this matmul" if part.made is event else at(part.made)
+    made = "it" if part.made is event and part.reduced else "this matmul" if part.made is event else at(part.made)
+    remedy = "reduce_scatter or all_reduce along it before"
+    if part.gathered is not None:
+        remedy = f"what {at(part.gathered)} puts side by side has to be added up before"
     return Finding.of(
         "partial-sum", event,
-        f"{event.op} takes for a sum what is part of one: {made} multiplies by a weight that is cut along axis "
-        f"{part.axis} in the dim that is summed over; reduce_scatter or all_reduce along it before.",
+        f"{event.op} takes for a sum what is part of one: {made} {part.told}; {remedy}.",
     )  # fmt: skip

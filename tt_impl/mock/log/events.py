@@ -27,7 +27,7 @@ from tt_impl.trace.expected import error_is_expected
 from tt_impl.trace.intercept import Invocation, on_device, tensors_at
 from tt_impl.trace.lines import user_line
 
-_NEVER_WRITE = frozenset(
+NEVER_WRITE = frozenset(
     f"ttnn.{name}"
     for name in """
     clone concat expand experimental.view fill_implicit_tile_padding interleaved_to_sharded move pad permute reallocate
@@ -118,6 +118,7 @@ class Event:
         error: name of the exception that ended the call.
         refused: first line of that exception, if ttnn or the mock in its place refused the call.
         not_finite: what the call made of inputs without: ``NaN``, ``infinity``.
+        passes_nan_on: its result has NaN, as an input has.
         padding_reads: what it read of tiles' padding as if it were data.
         kernel_warnings: what the simulator of a TT-Lang kernel warned of, and whether the mock chose its grid.
         reused: programs that the call runs and that were built for other arguments.
@@ -137,6 +138,7 @@ class Event:
     error: str | None = None
     refused: str = ""
     not_finite: tuple[str, ...] = ()
+    passes_nan_on: bool = False
     padding_reads: tuple[PaddingRead, ...] = ()
     kernel_warnings: tuple[tuple[str, bool], ...] = ()
     reused: tuple[Reuse, ...] = ()
@@ -207,7 +209,7 @@ class EventLog:
             raise
         finally:
             if self._shadow is not None:
-                event.not_finite = self._shadow.take_not_finite()
+                event.not_finite, event.passes_nan_on = self._shadow.take_not_finite()
                 event.padding_reads = self._shadow.take_padding_reads()
                 event.kernel_warnings = self._shadow.take_kernel_warnings()
         results = [(place, tensor) for place, tensor in tensors_at("result", result) if _alive(tensor)]
@@ -216,7 +218,7 @@ class EventLog:
         event.outputs = [self._use(*place) for place in results]
         if isinstance(result, Semaphore | ttnn.MeshTraceId):
             event.options["result"] = plain(result)
-        if call.name not in _NEVER_WRITE:
+        if call.name not in NEVER_WRITE:
             after = self._contents(event)
             event.written = tuple(b for b, values in after.items() if values is not None and values is not before[b])
         for (_, tensor), use in zip(inputs, event.inputs, strict=True):

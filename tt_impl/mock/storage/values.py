@@ -20,7 +20,7 @@ from tt_impl.mock.storage.buffers import BufferValues, Window
 from tt_impl.mock.storage.constants import constant, elementwise
 from tt_impl.mock.storage.dtypes import RANGES, round_to
 from tt_impl.mock.storage.errors import ShadowError, UnknownPadding, UnseenValue
-from tt_impl.mock.storage.not_finite import INFINITY, not_finite
+from tt_impl.mock.storage.not_finite import INFINITY, NAN, not_finite
 from tt_impl.mock.storage.padding import Padding, PaddingRead
 from tt_impl.mock.storage.views import View, shared
 from tt_impl.trace.buffers import address_of, buffer_of, per_core
@@ -220,6 +220,7 @@ class ProgramValues:
         self.emulated: Counter[str] = Counter()
         self.takes_notes = False
         self._not_finite: set[str] = set()
+        self._passes_nan_on = False
         self.padding_reads: list[PaddingRead] = []
         self.kernel_warnings: list[tuple[str, bool]] = []
         """What the simulator of TT-Lang warns of, and whether the mock chose the kernel's grid."""
@@ -230,12 +231,14 @@ class ProgramValues:
         if kinds:
             before = not_finite(inputs)
             self._not_finite |= kinds - (before | {INFINITY} if before else before)
+            self._passes_nan_on |= NAN in kinds & before
 
-    def take_not_finite(self) -> tuple[str, ...]:
-        """Return what has been noted since this was asked for."""
-        noted = self._not_finite
+    def take_not_finite(self) -> tuple[tuple[str, ...], bool]:
+        """Return what was made of inputs without since this was asked for, and whether NaN of inputs was passed on."""
+        noted = tuple(sorted(self._not_finite)), self._passes_nan_on
         self._not_finite = set()
-        return tuple(sorted(noted))
+        self._passes_nan_on = False
+        return noted
 
     def take_padding_reads(self) -> tuple[PaddingRead, ...]:
         """Return what operations have read of tiles' padding since this was asked for."""
