@@ -57,7 +57,7 @@ class _Part:
     reduced: bool = False
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """What its maker does, as part of a sentence."""
         if self.reduced:
             return f"adds up a dim that is cut along axis {self.axis} of the mesh"
@@ -69,6 +69,9 @@ def partial_sums(log: EventLog) -> Iterator[Finding]:
     sums = _Sums()
     for event in succeeded(log):
         yield from sums.follow(event)
+    for part, finding in sums.of_reductions:
+        if part.made.number not in sums.crossed:
+            yield finding
     for part, event, devices in sums.read.values():
         yield _left_by_the_host(event, part, devices)
 
@@ -78,10 +81,15 @@ class _Sums:
 
     Attributes:
         read: by call that made parts, what the host read of them: the part, the first read, and the devices.
+        of_reductions: what is found of sums and means over a dim that is cut. Welford's way uses those of each device
+            and merges them afterwards, so they count only if no collective takes them along the axis.
+        crossed: the calls that made parts which a collective took.
     """
 
     def __init__(self) -> None:
         self.read: dict[int, tuple[_Part, Event, set[int]]] = {}
+        self.of_reductions: list[tuple[_Part, Finding]] = []
+        self.crossed: set[int] = set()
         self._weights: dict[int, TensorUse] = {}
         self._parts: dict[int, _Part] = {}
         self._shares: dict[int, float] = {}
@@ -99,7 +107,12 @@ class _Sums:
                 devices.update(*(use.devices for use in event.inputs))
         elif part is not None:
             does = self._effect(event, part, uses)
-            yield from _misused(event, part, does)
+            if part.reduced:
+                self.of_reductions += [(part, finding) for finding in _misused(event, part, does)]
+            else:
+                yield from _misused(event, part, does)
+            if any(c["axis"] in (None, part.axis) for c in event.collectives):
+                self.crossed |= {self._parts[use.buffer].made.number for use in uses}
             part = _onwards(event, part, does)
         if part is None and (made := self._made(event)) is not None:
             part, x = made
@@ -152,8 +165,8 @@ class _Sums:
         if places is None or not {*places} <= uses.keys():
             return None
         x, weight = (uses[place] for place in places)
-        known = self._weights.get(weight.buffer)
-        if known is None or weight.tensor != known.tensor or len(weight.shape) < 2:
+        placed = self._weights.get(weight.buffer)
+        if placed is None or weight.tensor != placed.tensor or len(weight.shape) < 2:
             return None
         inner = -1 if event.options.get("transpose_b") else -2
         for axis, dim in enumerate(cut_dims(weight)):
@@ -213,5 +226,5 @@ def _nonlinear(event: Event, part: _Part) -> Finding:
         remedy = f"what {at(part.gathered)} puts side by side has to be added up before"
     return Finding.of(
         "partial-sum", event,
-        f"{event.op} takes for a sum what is part of one: {made} {part.told}; {remedy}.",
+        f"{event.op} takes for a sum what is part of one: {made} {part.sentence}; {remedy}.",
     )  # fmt: skip
