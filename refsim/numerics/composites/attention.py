@@ -4,7 +4,10 @@
       q . k --> bf16 --> largest so far --> minus it --> exp --> P --+--> sums of 32 columns apart, added by the packer
                                                                      +--> P . v --> packed
       exp(largest before - largest now) x (sums, output before) --> added by the packer
-    at the end: sum of the 32 --> 1 / sum --> x output
+    at the end: sum of the 32 (+ exp(sink - largest)) --> 1 / sum --> x output
+
+    mask        a tensor that is added: by the packer to scores in L1 (streaming), on the matrix unit (legacy)
+                rows and columns that are hidden: the packer stamps minus infinity; chunks that no row sees are left out
 
     streaming (16-bit destination)   exp is Schraudolph's whatever the config says; all of it in bf16
                                      ring: largest, sums and output are carried from step to step, divided once
@@ -20,7 +23,10 @@ Source: tt-metal's `compute_streaming.hpp`, `compute_common.hpp`, `ckernel_sfpu_
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -39,6 +45,11 @@ MANY_ROWS = 256
 """Rows from which on level ``fast`` has the errors of some of them, see :func:`refsim.numerics.cheap.sampled`."""
 K_CHUNK = 128
 """Keys of a chunk."""
+Mask: TypeAlias = Tensor | Callable[[Tensor, Tensor], Tensor]
+"""What is added to scores, (B or 1, H or 1, M, S); or which columns (S,) each row (M, 1) may not see, as booleans."""
+Masking: TypeAlias = Callable[[Tensor], Tensor] | None
+LEAST = torch.finfo(torch.bfloat16).min
+"""Stands for minus infinity, whose difference from itself is no number: the matrix unit has neither."""
 _POLYNOMIALS = {
     False: (0.9998487929243953, 1.0150876009852106, 0.5062836705674557),
     True: (1.0000001510806179, 0.9999622811804765, 0.49998365704615426, 0.16792157982882225, 0.041959439860014343),
@@ -60,22 +71,26 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
+    mask: Mask | None = None,
     scale: float | None = None,
     k_chunk: int = K_CHUNK,
     compute: Compute = SDPA,
     out_dtype: str = "bfloat16",
 ) -> Tensor:
-    """Return ``scaled_dot_product_attention`` without a mask; the destination's width chooses the kernel.
+    """Return ``scaled_dot_product_attention``; the destination's width chooses the kernel.
 
     Args:
         q: float32 (B, H, M, D).
         k, v: float32 (B, H, S, D).
-        scale: by default 1 / sqrt(D).
+        mask: added to the scores, or what is hidden; what a row that sees nothing becomes means nothing.
+        scale: of scores and mask, by default 1 / sqrt(D).
         k_chunk: keys of a chunk (``SDPAProgramConfig.k_chunk_size``).
         compute: HiFi2 and 16 bits by default; ``approximate`` is ``exp_approx_mode``.
         out_dtype: of the result.
     """
-    return joint_attention(q, [(k, v)], scale=scale, k_chunk=k_chunk, compute=compute, out_dtype=out_dtype)
+    visits = Visits(q, scale=scale, k_chunk=k_chunk, compute=compute, out_dtype=out_dtype)
+    visits.visit(k, v, mask)
+    return visits.result()
 
 
 def joint_attention(
@@ -165,25 +180,43 @@ class Visits:
         self._running: dict[tuple[int, int], Running] = {}
         self._merged: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
-    def visit(self, keys: Tensor, values: Tensor) -> None:
+    def visit(self, keys: Tensor, values: Tensor, mask: Mask | None = None) -> None:
         """Attend to float32 (B, H, S, D), in chunks of their own."""
+        chunks = list(self._chunks(keys.shape[2], mask))
         for head in self._heads:
             running = self._running.get(head)
-            k = keys[head]
-            v = values[head]
-            for start in range(0, k.shape[0], self._k_chunk):
-                chunk = slice(start, start + self._k_chunk)
-                running = self._after_chunk(running, self._seen[head], k[chunk], v[chunk])
+            for chunk, hidden in chunks:
+                masked = self._masking(head, chunk, mask, hidden)
+                running = self._after_chunk(running, self._seen[head], keys[head][chunk], values[head][chunk], masked)
             if running is not None:
                 self._running[head] = running
 
-    def _after_chunk(self, running: Running | None, q: Tensor, keys: Tensor, values: Tensor) -> Running:
+    def _chunks(self, size: int, mask: Mask | None) -> Iterator[tuple[slice, Tensor | None]]:
+        """Yield chunks of columns, and which of them rows may not see; None where all see all."""
+        rows = torch.arange(self._q.shape[2])[:, None]
+        for start in range(0, size, self._k_chunk):
+            columns = torch.arange(start, min(start + self._k_chunk, size))
+            hidden = None if mask is None or isinstance(mask, Tensor) else mask(rows, columns)
+            if hidden is not None and hidden.all():
+                continue
+            yield slice(start, start + self._k_chunk), hidden if hidden is not None and hidden.any() else None
+
+    def _masking(self, head: tuple[int, int], chunk: slice, mask: Mask | None, hidden: Tensor | None) -> Masking:
+        """Return what masks the scores of a chunk, in place where it can."""
+        if isinstance(mask, Tensor):
+            added = mask[tuple(min(index, size - 1) for index, size in zip(head, mask.shape, strict=False))][..., chunk]
+            return partial(_with_mask, mask=added.clamp(min=LEAST), compute=self._compute)
+        return None if hidden is None else partial(_with_hidden, hidden=hidden)
+
+    def _after_chunk(
+        self, running: Running | None, q: Tensor, keys: Tensor, values: Tensor, masked: Masking
+    ) -> Running:
         if not _is_sampled(q.shape[0], self._compute):
-            return _chunk(running, q, keys, values, self._scale, self._compute)
+            return _chunk(running, q, keys, values, masked, self._scale, self._compute)
         columns = keys.shape[0]
         if columns not in self._scratch:
             self._scratch[columns] = torch.empty(q.shape[0], columns)
-        return _sampled_chunk(running, q, keys, values, self._scale, self._compute, self._scratch[columns])
+        return _sampled_chunk(running, q, keys, values, masked, self._scale, self._compute, self._scratch[columns])
 
     def end_step(self) -> None:
         """End a step of a ring: the legacy kernel divides, and merges with the steps before."""
@@ -193,17 +226,23 @@ class Visits:
                 self._merged[head] = _merged(before, running, self._scale, self._compute, self._out_dtype)
             self._running = {}
 
-    def result(self) -> Tensor:
-        """Return float32 (B, H, M, D), zeros where no keys were visited."""
-        heads = [self._answer(head) for head in self._heads]
-        return torch.stack(heads).reshape(self._q.shape)
+    def result(self, sink: Tensor | None = None) -> Tensor:
+        """Return float32 (B, H, M, columns of V), zeros where no keys were visited.
 
-    def _answer(self, head: tuple[int, int]) -> Tensor:
+        Args:
+            sink: a score of every head, (H,), scaled like the others, that takes its share and gives nothing.
+        """
+        answers = [self._answer(head, None if sink is None else sink[head[1]]) for head in self._heads]
+        return torch.stack(answers).unflatten(0, self._q.shape[:2])
+
+    def _answer(self, head: tuple[int, int], sink: Tensor | None) -> Tensor:
         if head in self._merged:
             return self._merged[head][0]
         if head not in self._running:
             return torch.zeros_like(self._q[head])
-        return self._compute.store(_divided(self._running[head], self._compute), self._out_dtype)
+        running = self._running[head]
+        extra = None if sink is None else _sink_power(sink, running.largest, self._scale, self._compute)
+        return self._compute.store(_divided(running, self._compute, extra), self._out_dtype)
 
     def log_sum_exp(self) -> Tensor:
         """Return float32 (B, H, M), natural logarithm; the streaming kernel holds its parts but gives none."""
@@ -226,9 +265,25 @@ def _is_sampled(rows: int, compute: Compute) -> bool:
     return compute.level == "fast" and not compute.fp32_dest_acc_en and rows >= MANY_ROWS and passes() is not None
 
 
-def _chunk(before: Running | None, q: Tensor, keys: Tensor, values: Tensor, scale: float, compute: Compute) -> Running:
-    """Return the running values after one chunk."""
+def _with_mask(scores: Tensor, mask: Tensor, compute: Compute) -> Tensor:
+    """Add a mask to packed scores: by the packer in a 16-bit destination, on the matrix unit in one of 32."""
+    if compute.fp32_dest_acc_en:
+        return compute.store(compute.add(scores, mask)).clamp_(min=LEAST)
+    return _added(scores, mask, "bfloat16", compute).clamp_(min=LEAST)
+
+
+def _with_hidden(scores: Tensor, hidden: Tensor) -> Tensor:
+    """Stamp minus infinity on packed scores, in place."""
+    return scores.masked_fill_(hidden, LEAST)
+
+
+def _chunk(
+    before: Running | None, q: Tensor, keys: Tensor, values: Tensor, masked: Masking, scale: float, compute: Compute
+) -> Running:
+    """Return the running values after one chunk, whose scores are ``masked`` once they are packed."""
     scores = compute.store(compute.matmul(q, keys.mT))
+    if masked is not None:
+        scores = masked(scores)
     largest = _packed(truncate(scores, 10).amax(dim=-1, keepdim=True))
     if before is not None:
         largest = torch.maximum(before.largest, largest)
@@ -238,8 +293,9 @@ def _chunk(before: Running | None, q: Tensor, keys: Tensor, values: Tensor, scal
 
 
 def _sampled_chunk(
-    before: Running | None, q: Tensor, keys: Tensor, values: Tensor, scale: float, compute: Compute, scratch: Tensor
-) -> Running:
+    before: Running | None, q: Tensor, keys: Tensor, values: Tensor, masked: Masking, scale: float, compute: Compute,
+    scratch: Tensor,
+) -> Running:  # fmt: skip
     """Do as :func:`_chunk`, each pass in place: products have the errors of some of their rows, at random.
 
     Args:
@@ -248,14 +304,19 @@ def _sampled_chunk(
     """
     phases = _phases(compute)
     scores, errors = cheap.sampled(q, keys.mT, compute.matmul, phases, scratch)
-    largest = torch.full((q.shape[0], 1), -torch.inf) if before is None else before.largest.clone()
-    passes().noisy(scores.numpy(), *errors, scores.numpy(), largest[:, 0].numpy())
+    nothing = torch.full((q.shape[0], 1), -torch.inf)
+    largest = nothing.clone() if before is None else before.largest.clone()
+    unmasked = largest if masked is None else nothing.clone()
+    passes().noisy(scores.numpy(), *errors, scores.numpy(), unmasked[:, 0].numpy())
+    if masked is not None:
+        scores = masked(scores)
+        largest = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
     sums = torch.empty(scores.shape[0], 32)
     factor, limit = (np.float32(x) for x in schraudolph(scale))
     mask = np.int32(-0x20000 if phases < 3 else -0x10000)
     passes().powers(scores.numpy(), largest[:, 0].numpy(), factor, limit, mask, scores.numpy(), sums.numpy())
     output, errors = cheap.sampled(scores, values, compute.matmul, phases)
-    passes().noisy(output.numpy(), *errors, output.numpy(), torch.full((q.shape[0],), -torch.inf).numpy())
+    passes().noisy(output.numpy(), *errors, output.numpy(), nothing[:, 0].numpy())
     now = Running(largest, sums, output)
     return now if before is None else _with_before(now, before, scale, compute)
 
@@ -263,6 +324,8 @@ def _sampled_chunk(
 def _with_before(now: Running, before: Running, scale: float, compute: Compute) -> Running:
     """Add what was running before a chunk, corrected to the chunk's maximum."""
     factor = _packed(_correction(compute.sub(before.largest, now.largest), scale, compute))
+    # what rows that saw nothing before have gathered of hidden columns goes
+    factor = torch.where((before.largest == LEAST) & (now.largest != LEAST), 0.0, factor)
     now.output = _added(now.output, compute.mul(before.output, factor), "bfloat16", compute)
     corrected = compute.mul(before.sums, factor)
     if compute.fp32_dest_acc_en:
@@ -312,9 +375,18 @@ def _packed(x: Tensor) -> Tensor:
     return pack(x, "bfloat16")
 
 
-def _divided(running: Running, compute: Compute) -> Tensor:
-    """Return the output over the sum of the 32 columns, in the destination."""
-    inverse = compute.store(compute.sfpu("reciprocal", _whole(running, compute)))
+def _sink_power(sink: Tensor, largest: Tensor, scale: float, compute: Compute) -> Tensor:
+    """Return exp(scale (sink - largest)) in the destination; its exponential has the flag's opposite, too."""
+    return _correction(compute.sub(torch.full_like(largest, sink.item()), largest), scale, compute)
+
+
+def _divided(running: Running, compute: Compute, extra: Tensor | None = None) -> Tensor:
+    """Return the output over the sum of the 32 columns and what a sink adds, in the destination."""
+    whole = _whole(running, compute)
+    if extra is not None:
+        unit = compute.vector()
+        whole = unit.stored(unit.add(whole, extra))
+    inverse = compute.store(compute.sfpu("reciprocal", whole))
     return compute.mul(running.output, inverse)
 
 

@@ -1,12 +1,13 @@
-"""Attention without masks, plain, joint and over a ring, and rotary embedding.
+"""Attention: plain, with masks, windows and sinks, of chunks, joint and over a ring; and rotary embedding.
 
 A destination of 32 bits takes the legacy kernel, otherwise the streaming one runs; chunks are those of the program
-config, 32 rows without one. Masks, windows and sinks are not modelled.
+config, 32 rows without one.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +16,12 @@ from torch import Tensor
 from refsim.numerics.composites import attention as composites
 from refsim.numerics.composites import elementwise
 from tt_impl.mock.numerics.kernel import Kernel, Unmodelled, computing
+from tt_impl.mock.rules.attention import Hidden, later
 
 K_CHUNK = 32
 """Rows of K in a chunk without a program config."""
+ROWS = 1024
+"""Rows of Q for which hidden columns are looked for at a time."""
 
 
 def _how(kernel: Kernel) -> dict[str, Any]:
@@ -33,10 +37,42 @@ def _for_heads(q: Tensor, x: Tensor) -> Tensor:
     return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], 1)
 
 
-def attend(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **other: Any) -> Tensor:
-    if unknown := [name for name, value in other.items() if value is not None and value is not False]:
-        raise Unmodelled(" and ".join(unknown))
-    return composites.attention(q, _for_heads(q, k), _for_heads(q, v), scale=scale, **_how(kernel))
+def attend(
+    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, mask: Tensor | None = None,
+    causal: bool = False, hidden: Hidden | None = None, sink: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Attend as :func:`tt_impl.mock.rules.attention.attend`; rows that see nothing are NaN.
+
+    Rows are independent of each other: where columns are hidden some at a time leave out the chunks that none sees.
+    """
+    if mask is not None and (causal or hidden is not None):
+        raise Unmodelled("a mask beside a window")
+    hidden = later if causal and hidden is None else hidden
+    k, v = (_for_heads(q, x) for x in (k, v))
+    sink = None if sink is None else sink.flatten()
+    parts = []
+    for start in range(0, q.shape[2], q.shape[2] if hidden is None else ROWS):
+        visits = composites.Visits(q[:, :, start : start + ROWS] if hidden else q, scale=scale, **_how(kernel))
+        seen = mask if hidden is None else partial(_hidden_from, (start, 0), hidden)
+        visits.visit(k, v, seen)
+        parts.append(_without_blind_rows(visits.result(sink), seen, k.shape[2]))
+    return torch.cat(parts, 2)
+
+
+def _hidden_from(first: tuple[int, int], hidden: Hidden, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return what rows and columns behind the ``first`` ones may not see of each other."""
+    return hidden(rows + first[0], columns + first[1]).expand(len(rows), -1)
+
+
+def _without_blind_rows(out: Tensor, mask: composites.Mask | None, columns: int) -> Tensor:
+    """Make those rows NaN that see no column, which is what the exact rule says of them."""
+    if mask is None:
+        return out
+    if isinstance(mask, Tensor):
+        blind = (mask == -torch.inf).all(-1, keepdim=True)
+    else:
+        blind = mask(torch.arange(out.shape[2])[:, None], torch.arange(columns)).all(-1, keepdim=True)
+    return out.masked_fill(blind, torch.nan)
 
 
 def attend_jointly(kernel: Kernel, q: Tensor, segments: list[tuple[Tensor, Tensor]], scale: float | None) -> Tensor:
@@ -44,8 +80,9 @@ def attend_jointly(kernel: Kernel, q: Tensor, segments: list[tuple[Tensor, Tenso
 
 
 def attend_by_steps(
-    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, rank: int, rows: list[int], scale: float | None
-) -> Tensor:
+    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, rank: int, rows: list[int], scale: float | None,
+    hidden: Hidden | None = None,
+) -> Tensor:  # fmt: skip
     """Attend to shards of a ring in the order in which they come.
 
     Args:
@@ -53,6 +90,7 @@ def attend_by_steps(
         rank: this device's place.
         rows: where each shard begins, and where the last one ends.
         scale: of the scores.
+        hidden: which columns, of all shards behind each other, a row may not see.
     """
     size = len(rows) - 1
     k, v = (_for_heads(q, x) for x in (k, v))
@@ -63,12 +101,21 @@ def attend_by_steps(
         if owner == size - 1:
             parts.append(slice(rows[-1], None))
         for part in parts:
-            visits.visit(k[:, :, part], v[:, :, part])
+            seen = None if hidden is None else partial(_hidden_from, (0, part.start), hidden)
+            visits.visit(k[:, :, part], v[:, :, part], seen)
         visits.end_step()
     return visits.result()
 
 
-computing("transformer.scaled_dot_product_attention", attend=attend)
+computing(
+    "transformer.scaled_dot_product_attention",
+    "transformer.chunked_scaled_dot_product_attention",
+    "transformer.flash_mla_prefill",
+    "transformer.chunked_flash_mla_prefill",
+    "transformer.ring_mla",
+    "transformer.ring_distributed_scaled_dot_product_attention",
+    attend=attend,
+)
 computing("transformer.joint_scaled_dot_product_attention", attend_jointly=attend_jointly)
 computing(
     "transformer.ring_joint_scaled_dot_product_attention",

@@ -160,6 +160,7 @@ def flash_mla_prefill(
     attn_mask: Tensor | None = None,
     is_causal: bool = True,
     scale: float | None = None,
+    attend: Callable[..., Tensor] = attend,
 ) -> Tensor:
     """Attend with latent attention: V is a tensor of its own, or the first ``head_dim_v`` columns of K."""
     v = latent_values(input_tensor_k, next(x for x in (values, input_tensor_v, head_dim_v) if x is not None))

@@ -162,6 +162,7 @@ def ring_mla(
     kv_actual_isl_tensor: Shards | None = None,
     kv_cache_num_layers: int | None = None,
     kv_cache_layer_idx: int | None = None,
+    attend: Callable[..., Tensor] = attend,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Attend causally from [B, H, N, E] to one head [B, 1, S, E], whose first ``head_dim_v`` columns are V, too.
 

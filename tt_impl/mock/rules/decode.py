@@ -7,7 +7,7 @@ Legend: B users, H heads, Hkv heads of K and V, S tokens of a cache, E head size
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -172,6 +172,7 @@ def chunked_scaled_dot_product_attention(
     paged_cache_geometry: Any = None,
     sliding_window_size: int | None = None,
     attention_sink: Tensor | None = None,
+    attend: Callable[..., Tensor] = attend,
 ) -> Tensor:
     """Attend from queries [B, H, N, E] that begin at token ``chunk_start_idx`` to a paged cache, causal."""
     (start,) = positions([] if chunk_start_idx is None else [chunk_start_idx], chunk_start_idx_tensor, 1)
@@ -197,9 +198,10 @@ def chunked_flash_mla_prefill(
     chunk_start_idx: int,
     *,
     scale: float | None = None,
+    attend: Callable[..., Tensor] = attend,
 ) -> Tensor:
     """Attend from a chunk to a paged cache, causal and latent."""
     v = latent_values(input_tensor_k, head_dim_v)
     return chunked_scaled_dot_product_attention(
-        input_tensor_q, input_tensor_k, v, page_table_tensor, chunk_start_idx, scale=scale
+        input_tensor_q, input_tensor_k, v, page_table_tensor, chunk_start_idx, scale=scale, attend=attend
     )

@@ -66,7 +66,8 @@ def ring_joint_scaled_dot_product_attention(
     if is_causal or is_balanced:
         if has_joint or not is_causal or input_tensor_q.shape[2] != input_tensor_k.shape[2]:
             raise call.unsupported("causal or balanced attention of other than one stream of as many rows of Q as of K")
-        out = _causal(call, input_tensor_q, (k_all, v_all), cluster_axis, logical_n, is_balanced, scale)
+        attention = _attention(attend_by_steps, input_tensor_k, cluster_axis, k_all[0].shape[2], scale)
+        out = _causal(call, input_tensor_q, (k_all, v_all), cluster_axis, logical_n, is_balanced, attention)
         return out, *_left_over(call, len(out))
     if has_joint and logical_l:
         joint_tensor_k, joint_tensor_v = _joined(call, joint_tensor_k, joint_tensor_v, logical_l, cluster_axis)
@@ -129,7 +130,7 @@ def _left_over(call: Call, devices: int) -> tuple[list[Tensor], list[Tensor]]:
 
 def _causal(
     call: Call, q: Shards, kv: tuple[list[Tensor], list[Tensor]], axis: int, tokens: int, balanced: bool,
-    scale: float | None,
+    by_rank: tuple,
 ) -> list[Tensor]:  # fmt: skip
     """Attend to the tokens up to each; balanced, a device has one stretch from the front and one from the rear."""
     groups = q.groups(axis)
@@ -137,12 +138,14 @@ def _causal(
     size = len(groups[0])
     places = [stretches(rank, size, q.shape[2], balanced) for rank in range(size)]
     columns = torch.cat(places)
+    attend, *by_steps = by_rank
 
     def attention(q: Tensor, k: Tensor, v: Tensor, rank: int) -> Tensor:
         def hidden(rows: Tensor, seen: Tensor) -> Tensor:
             return (columns[seen] > places[rank][rows]) | (columns[seen] >= tokens)
 
-        return _narrow(call, attend(q, k.float(), v.float(), scale=scale, hidden=hidden))
+        place = (rank,) if by_steps else ()
+        return _narrow(call, attend(q, k.float(), v.float(), *place, hidden=hidden))
 
     return call.each(attention, q, *kv, ranks)
 
@@ -167,6 +170,7 @@ def ring_distributed_scaled_dot_product_attention(
     scale: float | None = None,
     page_table: Shards | None = None,
     chunk_start_idx: int | None = None,
+    attend: Callable[..., Tensor] = attend,
 ) -> list[Tensor]:
     """Attend causally from a part of the rows: device r of P has stretches r and 2P-1-r of 2P, after each other.
 

@@ -99,3 +99,55 @@ def test_the_correction_has_its_flag_inverted():
 def test_a_chunk_that_is_no_whole_tile():
     q, k, v = inputs(200, queries=32, width=64)
     assert far(attention.attention(q, k, v), exact(q, k, v)) < 5e-4
+
+
+def later(rows: Tensor, columns: Tensor) -> Tensor:
+    return columns > rows
+
+
+def windowed(rows: Tensor, columns: Tensor) -> Tensor:
+    """Windows of 96: whole chunks of 64 are hidden in front and behind."""
+    return columns // 96 != rows // 96
+
+
+@pytest.mark.parametrize("compute", [attention.SDPA, LEGACY], ids=["streaming", "legacy"])
+@pytest.mark.parametrize("rows", [192, 288], ids=["each", "sampled"])
+@pytest.mark.parametrize("hidden", [later, windowed])
+def test_what_is_hidden(compute, rows, hidden):
+    """Rows that see some columns are as far off as without a mask, and the same whether a mask says it or a function."""
+    q, k, v = inputs(rows, queries=rows, width=64)
+    table = torch.where(hidden(torch.arange(rows)[:, None], torch.arange(rows)), -torch.inf, 0.0)[None, None]
+    wanted = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), table.double())
+    stamped, added = (attention.attention(q, k, v, mask=mask, k_chunk=64, compute=compute) for mask in (hidden, table))
+    assert far(stamped, wanted) < (5e-4 if compute is attention.SDPA else 1e-5)
+    assert far(added, wanted) < (5e-4 if compute is attention.SDPA else 4e-5)
+    if compute is attention.SDPA:
+        assert torch.equal(stamped, added)
+
+
+@pytest.mark.parametrize("level", ["exact", "fast"])
+def test_a_mask_is_added_to_scores_in_l1(level):
+    """A bias of every head and batch, beside one chunk by hand: the packer's sum, then attention of the sum."""
+    q, k, v = inputs(64, queries=32, heads=2, width=32)
+    compute = replace(attention.SDPA, level=level)
+    bias = torch.randn(1, 1, 32, 64, generator=torch.Generator().manual_seed(1)).bfloat16().float() * 4
+    ours = attention.attention(q, k, v, mask=bias, compute=compute)
+    for head in range(2):
+        scores = compute.store(compute.matmul(q[0, head], k[0, head].mT))
+        scores = (scores.double() + bias[0, 0].double()).bfloat16().float()
+        powers = torch.exp((scores - scores.amax(-1, keepdim=True)).double() / 32**0.5)
+        wanted = powers @ v[0, head].double() / powers.sum(-1, keepdim=True)
+        assert far(ours[0, head], wanted) < 5e-4
+    assert far(ours, exact(q, k, v)) > 0.01
+
+
+def test_a_sink_takes_its_share():
+    q, k, v = inputs(96, queries=32, heads=2, width=32)
+    sink = torch.tensor([3.0, -2.0])
+    visits = attention.Visits(q)
+    visits.visit(k, v)
+    scores = torch.cat([q.double() @ k.double().mT, sink.double()[None, :, None, None].expand(1, 2, 32, 1)], -1)
+    wanted = torch.softmax(scores / 32**0.5, -1)[..., :-1] @ v.double()
+    ours = visits.result(sink).double()
+    assert far(ours, wanted) < 5e-4
+    assert (ours * wanted).sum() / (wanted * wanted).sum() == pytest.approx(1.0, abs=0.01)

@@ -160,7 +160,7 @@ def heads_of_a_distributed_norm(t: Env) -> None:
 
 
 def attentions(t: Env) -> None:
-    """Plain, joint and over a ring, by chunk and destination; a mask is not modelled; rotary embedding."""
+    """Plain and joint, by chunk and destination; rotary embedding."""
     _rounds(t)
     ttnn = t.ttnn
     q, k, v, rear = (t.rand(1, 1, rows, 32) for rows in (32, 128, 128, 32))
@@ -181,12 +181,63 @@ def attentions(t: Env) -> None:
     _same(t, out, expected[:, :, :128])
     _same(t, other, expected[:, :, 128:])
     assert t.shadow.numerics.once == {}
-    sdpa(t.put(q), t.put(q), t.put(q))
-    assert list(t.shadow.numerics.once) == ["ttnn.transformer.scaled_dot_product_attention (causal)"]
     cos, sin = t.rand(1, 1, 32, 32), t.rand(1, 1, 32, 32)
     swap = elementwise.swapped()[None, None]
     out = ttnn.experimental.rotary_embedding_llama(t.put(q), t.put(cos), t.put(sin), t.put(swap))
     _same(t, out, elementwise.rotary(q, cos, sin))
+
+
+def masks(t: Env) -> None:
+    """Causal, added, by windows, with a sink: what a row sees; a row that sees nothing is no number, as without."""
+    _rounds(t)
+    sdpa = t.ttnn.transformer.scaled_dot_product_attention
+    q, k, v = (t.rand(1, 2, rows, 32) for rows in (64, 128, 128))
+    default = replace(attention.SDPA, approximate=True)
+
+    def visited(q: Tensor, mask: Any, sink: Tensor | None = None) -> Tensor:
+        visits = attention.Visits(q, k_chunk=32, compute=default)
+        visits.visit(k[:, :, : q.shape[2]] if callable(mask) else k, v[:, :, : q.shape[2]] if callable(mask) else v, mask)
+        return visits.result(sink)
+
+    own = [t.put(x[:, :, :64]) for x in (q, k, v)]
+    _same(t, sdpa(*own), visited(q, lambda rows, columns: columns > rows))
+    window = visited(q, lambda rows, columns: (columns > rows) | (columns <= rows - 40))
+    _same(t, sdpa(*own, sliding_window_size=40), window)
+    bias = t.rand(1, 1, 64, 128)
+    bias[..., 3, :] = -torch.inf
+    expected = visited(q, bias)
+    expected[..., 3, :] = torch.nan
+    out = sdpa(t.put(q), t.put(k), t.put(v), is_causal=False, attn_mask=t.put(bias))
+    torch.testing.assert_close(t.shadow.values(out)[0], expected, rtol=0, atol=0, equal_nan=True)
+    sink = torch.tensor([1.0, -1.0])
+    out = sdpa(*own, attention_sink=t.put(sink.reshape(1, 2, 1, 1)))
+    _same(t, out, visited(q, lambda rows, columns: columns > rows, sink))
+    assert t.shadow.numerics.once == {}
+
+
+def causal_rings(t: Env) -> None:
+    """Shards of a ring in the order in which they come, each row up to its own token."""
+    _rounds(t)
+    ttnn = t.ttnn
+    x = t.rand(1, 1, 128, 32)
+    x_cores, y_cores = t.mesh.grid
+    config = ttnn.SDPAProgramConfig(
+        compute_with_storage_grid_size=(x_cores, y_cores - 1), q_chunk_size=32, k_chunk_size=32, exp_approx_mode=False
+    )
+    out, *_ = ttnn.transformer.ring_joint_scaled_dot_product_attention(
+        *[t.put(x, (None, 2)) for _ in range(3)], persistent_output_buffer_k=t.empty(1, 1, 128, 32),
+        persistent_output_buffer_v=t.empty(1, 1, 128, 32), joint_strategy="rear", logical_n=128, is_causal=True,
+        program_config=config, dim=2, multi_device_global_semaphore=t.semaphores(2), num_links=1, cluster_axis=1,
+        mesh_device=t.device, topology=t.linear, subdevice_id=ttnn.SubDeviceId(0),
+        ccl_core_grid_offset=ttnn.CoreCoord(0, y_cores - 1),
+    )  # fmt: skip
+    visits = attention.Visits(x[:, :, 32:64], k_chunk=32)
+    for owner in (1, 0):
+        shard = x[:, :, 32 * owner : 32 * owner + 32]
+        visits.visit(shard, shard, lambda rows, columns: columns > rows if owner else columns < 0)
+        visits.end_step()
+    torch.testing.assert_close(t.shadow.values(out)[1], visits.result(), rtol=0, atol=0)
+    assert t.shadow.numerics.once == {}
 
 
 def sums(t: Env) -> None:
