@@ -48,13 +48,14 @@ def layer_norm(
 def rms_norm(
     x: Tensor,
     weight: Tensor | None = None,
+    bias: Tensor | None = None,
     *,
     eps: float = 1e-5,
     compute: Compute = RMS_NORM,
     out_dtype: str = "bfloat16",
 ) -> Tensor:
-    """Return ``ttnn.rms_norm`` of float32 (..., N) over the last dim; weight (N,)."""
-    return _scaled(x, compute, eps, weight, None, out_dtype)
+    """Return ``ttnn.rms_norm`` of float32 (..., N) over the last dim; weight and bias (N,)."""
+    return _scaled(x, compute, eps, weight, bias, out_dtype)
 
 
 def _mean(x: Tensor, compute: Compute) -> Tensor:
@@ -79,7 +80,20 @@ def _normed(
     out_dtype: str,
 ) -> Tensor:
     shifted = compute.add(variance, torch.full_like(variance, eps).bfloat16().float())
-    scale = compute.store(compute.sfpu("rsqrt", shifted))
+    return scaled_by(
+        centred, compute.store(compute.sfpu("rsqrt", shifted)), affine, compute=compute, out_dtype=out_dtype
+    )
+
+
+def scaled_by(
+    centred: Tensor,
+    scale: Tensor,
+    affine: tuple[Tensor | None, Tensor | None] = (None, None),
+    *,
+    compute: Compute = LAYER_NORM,
+    out_dtype: str = "bfloat16",
+) -> Tensor:
+    """Return ``centred`` (..., N) times packed ``scale`` (..., 1) and weight, plus bias, packed after each."""
     dest = compute.mul(centred, scale)
     weight, bias = affine
     if weight is not None:
@@ -210,6 +224,7 @@ def group_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     *,
+    moments: tuple[Tensor, Tensor] | None = None,
     eps: float = 1e-5,
     compute: Compute = RMS_NORM,
     out_dtype: str = "bfloat16",
@@ -220,6 +235,8 @@ def group_norm(
         x: channels are the columns of the tiles, places their rows.
         groups: a divisor of C.
         weight, bias: (C,).
+        moments: mean and variance (B, groups) of ``use_welford``, which the vector unit takes; packed before they are
+            used. By default the matrix unit's sums.
         eps, compute, out_dtype: as of :func:`layer_norm`.
 
     Raises:
@@ -229,13 +246,22 @@ def group_norm(
     if channels % groups:
         raise UserError(f"{channels} channels are no multiple of {groups} groups; choose a divisor.")
     values = x.reshape(batch, groups, channels // groups, -1).mT
+    if moments is None:
+        centred, variance = _summed_moments(values, compute)
+    else:
+        mean, variance = (compute.store(moment[..., None, None]) for moment in moments)
+        centred = compute.store(compute.sub(values, mean))
+    affine = tuple(None if each is None else each.reshape(groups, 1, channels // groups) for each in (weight, bias))
+    return _normed(centred, variance, compute, eps, affine, out_dtype).mT.reshape(x.shape)
+
+
+def _summed_moments(values: Tensor, compute: Compute) -> tuple[Tensor, Tensor]:
+    """Return (..., M, N) less its mean, packed, and the packed variance (..., 1, 1)."""
     count = values.shape[-1] * values.shape[-2]
     mean = compute.store(compute.reduce("sum", values, dim="both", scaler=1.0 / count))
     centred = compute.store(compute.sub(values, mean))
     squares = compute.store(compute.mul(centred, centred))
-    variance = compute.store(compute.reduce("sum", squares, dim="both", scaler=1.0 / count))
-    affine = tuple(None if each is None else each.reshape(groups, 1, channels // groups) for each in (weight, bias))
-    return _normed(centred, variance, compute, eps, affine, out_dtype).mT.reshape(x.shape)
+    return centred, compute.store(compute.reduce("sum", squares, dim="both", scaler=1.0 / count))
 
 
 def softmax(x: Tensor, *, compute: Compute = SOFTMAX, stable: bool = True, out_dtype: str = "bfloat16") -> Tensor:

@@ -38,25 +38,32 @@ def _for_heads(q: Tensor, x: Tensor) -> Tensor:
 
 
 def attend(
-    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, mask: Tensor | None = None,
-    causal: bool = False, hidden: Hidden | None = None, sink: Tensor | None = None,
+    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, sink: Tensor | None = None,
+    **seen: Any,
 ) -> Tensor:  # fmt: skip
     """Attend as :func:`tt_impl.mock.rules.attention.attend`; rows that see nothing are NaN.
 
     Rows are independent of each other: where columns are hidden some at a time leave out the chunks that none sees.
     """
-    if mask is not None and (causal or hidden is not None):
-        raise Unmodelled("a mask beside a window")
-    hidden = later if causal and hidden is None else hidden
+    mask = _mask(**seen)
     k, v = (_for_heads(q, x) for x in (k, v))
     sink = None if sink is None else sink.flatten()
     parts = []
-    for start in range(0, q.shape[2], q.shape[2] if hidden is None else ROWS):
-        visits = composites.Visits(q[:, :, start : start + ROWS] if hidden else q, scale=scale, **_how(kernel))
-        seen = mask if hidden is None else partial(_hidden_from, (start, 0), hidden)
-        visits.visit(k, v, seen)
-        parts.append(_without_blind_rows(visits.result(sink), seen, k.shape[2]))
+    for start in range(0, q.shape[2], ROWS if callable(mask) else q.shape[2]):
+        rows = q[:, :, start : start + ROWS] if callable(mask) else q
+        part = partial(_hidden_from, (start, 0), mask) if callable(mask) else mask
+        visits = composites.Visits(rows, scale=scale, **_how(kernel))
+        visits.visit(k, v, part)
+        parts.append(_without_blind_rows(visits.result(sink), part, k.shape[2]))
     return torch.cat(parts, 2)
+
+
+def _mask(mask: Tensor | None = None, causal: bool = False, hidden: Hidden | None = None) -> Tensor | Hidden | None:
+    if mask is not None and (causal or hidden is not None):
+        raise Unmodelled("a mask beside a window")
+    if mask is not None:
+        return mask
+    return later if causal and hidden is None else hidden
 
 
 def _hidden_from(first: tuple[int, int], hidden: Hidden, rows: Tensor, columns: Tensor) -> Tensor:

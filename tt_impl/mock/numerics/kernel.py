@@ -62,6 +62,11 @@ class Kernel:
         """Return the program config that was given, or None."""
         return self.call.kwargs.get("program_config") or self.call.kwargs.get("config")
 
+    @property
+    def is_welford(self) -> bool:
+        """Whether a norm takes mean and variance by Welford's method, on the vector unit."""
+        return bool(self.call.kwargs.get("use_welford") or getattr(self.program_config, "use_welford", False))
+
     def compute(self, default: Compute) -> Compute:
         """Return the compute config that was given, else ``default``, for this chip and level."""
         kwargs = self.call.kwargs

@@ -1,6 +1,7 @@
 """Layer, RMS and group norms, whole and distributed, and softmax.
 
-Welford's mean and variance (``dit_layernorm``) are taken exactly and packed: the vector unit keeps them in fp32.
+Welford's mean and variance (``dit_layernorm``, ``use_welford``) are taken exactly and packed: the vector unit keeps
+them in fp32.
 Sharded statistics of a distributed norm have another kernel, which is not known.
 """
 
@@ -13,7 +14,9 @@ import torch
 from torch import Tensor
 
 from refsim.numerics.composites import Compute, norms
+from refsim.numerics.composites.fused_norms import DIT
 from tt_impl.mock.numerics.attention import rotate
+from tt_impl.mock.numerics.eltwise import activated
 from tt_impl.mock.numerics.kernel import Kernel, Unmodelled, computing, rounded
 from tt_impl.mock.rules.heads import split_heads
 from tt_impl.mock.rules.norm import row
@@ -21,33 +24,46 @@ from tt_impl.mock.rules.norm_distributed import quantities, tiles_of
 from tt_impl.mock.rules.softmax import mask_of
 from tt_impl.mock.storage.values import Shards
 
-DIT = Compute("HiFi4", fp32_dest_acc_en=True)
-"""Of the diffusion transformers' norms, which get a config from their programs."""
-
 
 def normed(
     kernel: Kernel, x: Tensor, epsilon: float, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None,
-    centred: bool,
+    centred: bool, activation: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Compute ``layer_norm`` or ``rms_norm``, of the sum with a residual if there is one."""
+    """Compute ``layer_norm`` or ``rms_norm``, of the sum with a residual if there is one, and an activation."""
     compute = kernel.compute(norms.LAYER_NORM if centred else norms.RMS_NORM)
     if residual is not None:
         x = compute.store(compute.add(x, residual))
-    weight, bias = (None if values is None else row(values, x) for values in (weight, bias))
-    if centred:
-        return norms.layer_norm(x, weight, bias, eps=epsilon, compute=compute, out_dtype=kernel.out_dtype)
-    result = norms.rms_norm(x, weight, eps=epsilon, compute=compute, out_dtype=kernel.out_dtype)
-    return result if bias is None else compute.store(compute.add(result, bias), kernel.out_dtype)
+    affine = tuple(None if values is None else row(values, x) for values in (weight, bias))
+    how: dict[str, Any] = {"eps": epsilon, "compute": compute, "out_dtype": _dtype_before(kernel, compute, activation)}
+    if not centred:
+        result = norms.rms_norm(x, *affine, **how)
+    elif kernel.is_welford:
+        result = norms.from_moments(x, *_packed_moments(compute, x), affine, **how)
+    else:
+        result = norms.layer_norm(x, *affine, **how)
+    return _activated(kernel, compute, result, activation)
 
 
-computing("layer_norm", "rms_norm", normed=normed)
+def _dtype_before(kernel: Kernel, compute: Compute, activation: Any) -> str:
+    """Return what leaves the destination as it is where an activation follows, else the output's dtype."""
+    return kernel.out_dtype if activation is None else compute.l1_dtype
+
+
+def _activated(kernel: Kernel, compute: Compute, x: Tensor, activation: Any) -> Tensor:
+    return x if activation is None else kernel.pack(compute, activated(compute, x, activation))
+
+
+def _packed_moments(compute: Compute, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of rows as Welford's method leaves them, packed."""
+    return compute.store(x.mean(-1, keepdim=True)), compute.store(x.var(-1, correction=0, keepdim=True))
+
+
+computing("layer_norm", "rms_norm", "experimental.dit_rms_norm_unary_fused", normed=normed)
 
 
 def _on_interleaved(kernel: Kernel) -> None:
     if kernel.call.argument("input_tensor", 0).is_sharded():
         raise Unmodelled("sharded")
-    if getattr(kernel.call.kwargs.get("program_config"), "use_welford", False):
-        raise Unmodelled("use_welford")
 
 
 def _kind(kernel: Kernel) -> str:
@@ -60,6 +76,8 @@ def pre_all_gather(kernel: Kernel, input_tensor: Shards, *, recip_tensor: Any = 
     compute = kernel.compute(norms.DISTRIBUTED_NORM)
 
     def stats(x: Tensor) -> Tensor:
+        if kernel.is_welford:
+            return compute.store(tiles_of(*_packed_moments(compute, x)), kernel.out_dtype)
         sums = norms.statistics(x, kind=_kind(kernel), compute=compute, out_dtype=kernel.out_dtype)
         return tiles_of(*sums.split(1, -1))
 
@@ -81,9 +99,11 @@ def post_all_gather(
     kind = _kind(kernel)
 
     def finished(x: Tensor, stats: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        affine = (None if weight is None else row(weight, x), None if bias is None else row(bias, x))
+        if kernel.is_welford:
+            return dit_normed(kernel, x, stats, epsilon, *affine, default=norms.DISTRIBUTED_NORM)
         sums, ranks = quantities(stats, 2 if kind == "layer" else 1)
         gathered = torch.stack(sums, -1).flatten(-2)
-        affine = (None if weight is None else row(weight, x), None if bias is None else row(bias, x))
         how: dict[str, Any] = {"kind": kind, "eps": epsilon, "compute": compute, "out_dtype": kernel.out_dtype}
         return norms.from_statistics(x, gathered, ranks * x.shape[-1], affine, **how)
 
@@ -95,17 +115,17 @@ def dit_pre_all_gather(kernel: Kernel, input_tensor: Shards, recip_tensor: Any =
     compute = kernel.compute(DIT)
 
     def stats(x: Tensor) -> Tensor:
-        moments = tiles_of(x.mean(-1, keepdim=True), x.var(-1, correction=0, keepdim=True))
-        return compute.store(moments, kernel.out_dtype)
+        return compute.store(tiles_of(*_packed_moments(compute, x)), kernel.out_dtype)
 
     return kernel.call.each(stats, input_tensor)
 
 
 def dit_normed(
-    kernel: Kernel, x: Tensor, stats: Tensor, epsilon: float, weight: Tensor | None, bias: Tensor | None
-) -> Tensor:
+    kernel: Kernel, x: Tensor, stats: Tensor, epsilon: float, weight: Tensor | None, bias: Tensor | None,
+    default: Compute = DIT,
+) -> Tensor:  # fmt: skip
     """Normalise local columns by the moments of all ranks, which are combined exactly and packed."""
-    compute = kernel.compute(DIT)
+    compute = kernel.compute(default)
     (means, variances), _ = quantities(stats, 2)
     mean = means.mean(-1, keepdim=True)
     variance = variances.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
@@ -191,17 +211,21 @@ computing(
 
 
 def group_normed(
-    kernel: Kernel, x: Tensor, groups: int, epsilon: float, weight: Tensor | None, bias: Tensor | None
-) -> Tensor:
-    """Normalise [N, 1, H*W, C] by groups of channels."""
-    if kernel.call.kwargs.get("use_welford"):
-        raise Unmodelled("use_welford")
-    compute = kernel.compute(norms.RMS_NORM)
+    kernel: Kernel, x: Tensor, groups: int, epsilon: float, weight: Tensor | None, bias: Tensor | None,
+    pixels: Tensor | None = None, activation: Any = None,
+) -> Tensor:  # fmt: skip
+    """Normalise [N, 1, H*W, C] by groups of channels, of all ``pixels`` where others have some; then activate."""
+    compute = kernel.compute(norms.RMS_NORM if pixels is None else DIT)
+    moments = None
+    if kernel.is_welford or pixels is not None:
+        by_group = (x if pixels is None else pixels).unflatten(-1, (groups, -1))
+        moments = by_group.mean((1, 2, 4)), by_group.var((1, 2, 4), correction=0)
     weight, bias = (None if values is None else values.reshape(-1) for values in (weight, bias))
     channels_first = norms.group_norm(
-        x.squeeze(1).mT, groups, weight, bias, eps=epsilon, compute=compute, out_dtype=kernel.out_dtype
-    )
-    return channels_first.mT.unsqueeze(1)
+        x.squeeze(1).mT, groups, weight, bias, moments=moments, eps=epsilon, compute=compute,
+        out_dtype=_dtype_before(kernel, compute, activation),
+    )  # fmt: skip
+    return _activated(kernel, compute, channels_first.mT.unsqueeze(1), activation)
 
 
-computing("group_norm", normed=group_normed)
+computing("group_norm", "experimental.dit_fused_distributed_groupnorm", normed=group_normed)

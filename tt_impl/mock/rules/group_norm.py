@@ -18,9 +18,19 @@ from tt_impl.mock.rules.registry import TILE, Call, across, per_device
 from tt_impl.mock.storage.values import Shards
 
 
-def normed(x: Tensor, groups: int, epsilon: float, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Normalise [N, 1, H*W, C] by groups of channels, then scale and shift each channel."""
-    return _affine(_normed(x, x, groups, epsilon), weight, bias)
+def normed(
+    x: Tensor, groups: int, epsilon: float, weight: Tensor | None, bias: Tensor | None, pixels: Tensor | None = None,
+    activation: Any = None,
+) -> Tensor:  # fmt: skip
+    """Normalise [N, 1, H*W, C] by groups of channels, then scale and shift each channel, then activate.
+
+    Statistics are those of ``pixels``, of all devices, where ``x`` has only some of them.
+    """
+    by_group = (x if pixels is None else pixels).unflatten(-1, (groups, -1))
+    mean = by_group.mean((1, 2, 4), keepdim=True)
+    variance = by_group.var((1, 2, 4), correction=0, keepdim=True)
+    scaled = ((x.unflatten(-1, (groups, -1)) - mean) * torch.rsqrt(variance + epsilon)).flatten(-2)
+    return activate(affine(scaled, weight, bias, lambda values, _: values.reshape(-1)), activation)
 
 
 @per_device("group_norm", with_call=True)
@@ -40,6 +50,7 @@ def group_norm(
     spec = call.argument("input_tensor", 0).memory_config().shard_spec
     chunk = 0 if spec is None else spec.shape[1]
     weight, bias = (_unpadded(values, input_tensor.shape[-1], chunk) for values in (weight, bias))
+    _check_channels(input_tensor, weight, bias)
     return normed(input_tensor, num_groups, epsilon, weight, bias)
 
 
@@ -55,22 +66,16 @@ def dit_fused_distributed_groupnorm(
     weight: Shards | None = None,
     bias: Shards | None = None,
     activation: Any = None,
+    normed: Callable[..., Tensor] = normed,
 ) -> list[Tensor]:
     """Normalise [N, 1, H*W/P, C], pixels cut over the axis, by statistics of all of them, then activate."""
     whole = gathered(input_tensor, 2, cluster_axis)
 
-    def normed(x: Tensor, pixels: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        return activate(_affine(_normed(x, pixels, num_groups, epsilon), weight, bias), activation)
+    def of_device(x: Tensor, pixels: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        _check_channels(x, weight, bias)
+        return normed(x, num_groups, epsilon, weight, bias, pixels, activation)
 
-    return call.each(normed, input_tensor, whole, weight, bias)
-
-
-def _normed(x: Tensor, pixels: Tensor, groups: int, epsilon: float) -> Tensor:
-    """Normalise ``x`` by mean and variance of every group's channels over all ``pixels``."""
-    by_group = pixels.unflatten(-1, (groups, -1))
-    mean = by_group.mean((1, 2, 4), keepdim=True)
-    variance = by_group.var((1, 2, 4), correction=0, keepdim=True)
-    return ((x.unflatten(-1, (groups, -1)) - mean) * torch.rsqrt(variance + epsilon)).flatten(-2)
+    return call.each(of_device, input_tensor, whole, weight, bias)
 
 
 def _unpadded(values: Tensor | None, channels: int, chunk: int) -> Tensor | None:
@@ -81,9 +86,8 @@ def _unpadded(values: Tensor | None, channels: int, chunk: int) -> Tensor | None
     return values.reshape(-1, padded)[:, :chunk].reshape(-1)
 
 
-def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Scale and shift channels by [C], packed as [1, 1, C/32, 32] in whole tiles."""
+def _check_channels(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> None:
+    """Refuse a weight or bias that is not [C], maybe packed as [1, 1, C/32, 32] in whole tiles."""
     for name, values in (("weight", weight), ("bias", bias)):
         if values is not None and values.numel() != x.shape[-1]:
             raise TypeError(f"a {name} of {values.numel()} values for {x.shape[-1]} channels is not known")
-    return affine(x, weight, bias, lambda values, _: values.reshape(-1))

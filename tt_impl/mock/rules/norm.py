@@ -67,11 +67,13 @@ def check_reciprocals(call: Call, table: Shards | None) -> None:
 
 
 def normed(
-    x: Tensor, epsilon: float, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, centred: bool
-) -> Tensor:
-    """Apply layer norm (``centred``) or RMS norm to the sum with a residual."""
+    x: Tensor, epsilon: float, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, centred: bool,
+    activation: Any = None,
+) -> Tensor:  # fmt: skip
+    """Apply layer norm (``centred``) or RMS norm to the sum with a residual, then an activation."""
     x = x if residual is None else x + residual
-    return affine(F.layer_norm(x, x.shape[-1:], eps=epsilon) if centred else rms(x, epsilon), weight, bias)
+    whole = affine(F.layer_norm(x, x.shape[-1:], eps=epsilon) if centred else rms(x, epsilon), weight, bias)
+    return activate(whole, activation)
 
 
 @across("layer_norm", "rms_norm")
@@ -100,9 +102,9 @@ def dit_rms_norm_unary_fused(
     residual_input_tensor: Tensor | None = None,
     *,
     activation: Any = None,
+    normed: Callable[..., Tensor] = normed,
 ) -> Tensor:
-    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
-    return activate(affine(rms(x, epsilon), weight, bias), activation)
+    return normed(input_tensor, epsilon, weight, bias, residual_input_tensor, False, activation)
 
 
 @across("batch_norm")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.heads import split_heads
-from tt_impl.mock.rules.norm import affine, check_reciprocals, rms
+from tt_impl.mock.rules.norm import affine, check_reciprocals
 from tt_impl.mock.rules.norm_distributed import normed_by_moments, normed_by_squares, tiles_of
 from tt_impl.mock.rules.registry import Call, across, per_device
 from tt_impl.mock.rules.rotary import rotate
@@ -90,6 +90,16 @@ def _rotated(x: Tensor, transformation: Tensor | None, cos: Tensor | None, sin: 
     return x if cos is None else rotate(x, cos, sin, transformation)
 
 
+def _fused_normed(
+    part: Tensor, shards: list[Tensor], weight: Tensor | None, bias: Tensor | None, *, epsilon: float, centred: bool
+) -> Tensor:
+    """Normalise a device's columns by those of all ``shards``, then scale and shift them."""
+    columns = torch.cat(shards, -1)
+    mean = columns.mean(-1, keepdim=True) if centred else 0.0
+    variance = (columns - mean).square().mean(-1, keepdim=True)
+    return affine((part - mean) * torch.rsqrt(variance + epsilon), weight, bias, lambda values, _: values)
+
+
 @across("experimental.dit_fused_distributed_rmsnorm", "experimental.dit_fused_distributed_layernorm")
 def dit_fused_distributed_norm(
     call: Call,
@@ -105,20 +115,20 @@ def dit_fused_distributed_norm(
     rope_cos: Shards | None = None,
     rope_sin: Shards | None = None,
     reciprocals: Shards | None = None,
+    normed: Callable[..., Tensor] = _fused_normed,
+    rotated: Callable[..., Tensor] = _rotated,
 ) -> list[Tensor]:
     """Apply a norm over the columns of all ranks (of each head, if per_head_norm), split into heads, rotate."""
     check_reciprocals(call, reciprocals)
-    centred = call.name.endswith("layernorm")
     heads = num_heads_per_device
     whole = gathered(input_tensor, -1, cluster_axis) if cluster_axis is not None else input_tensor
 
-    def normed(part: Tensor, row: Tensor, weight: Any, bias: Any, transformation: Any, cos: Any, sin: Any) -> Tensor:
-        if per_head_norm:
-            by_head = affine(rms(split_heads(part, heads), epsilon), weight, bias, _by_head)
-            return _rotated(by_head, transformation, cos, sin)
-        mean = row.mean(-1, keepdim=True) if centred else 0.0
-        variance = (row - mean).square().mean(-1, keepdim=True)
-        scaled = affine((part - mean) * torch.rsqrt(variance + epsilon), weight, bias, _by_row)
-        return _rotated(split_heads(scaled, heads), transformation, cos, sin)
+    def of_device(part: Tensor, row: Tensor, weight: Any, bias: Any, transformation: Any, cos: Any, sin: Any) -> Tensor:
+        shaped = _by_head if per_head_norm else _by_row
+        part = split_heads(part, heads) if per_head_norm else part
+        shards = [part] if per_head_norm else list(row.split(part.shape[-1], -1))
+        affine = (None if values is None else shaped(values, part) for values in (weight, bias))
+        scaled = normed(part, shards, *affine, epsilon=epsilon, centred=call.name.endswith("layernorm"))
+        return rotated(scaled if per_head_norm else split_heads(scaled, heads), transformation, cos, sin)
 
-    return call.each(normed, input_tensor, whole, weight, bias, transformation_mat, rope_cos, rope_sin)
+    return call.each(of_device, input_tensor, whole, weight, bias, transformation_mat, rope_cos, rope_sin)

@@ -114,7 +114,7 @@ def windowed(rows: Tensor, columns: Tensor) -> Tensor:
 @pytest.mark.parametrize("rows", [192, 288], ids=["each", "sampled"])
 @pytest.mark.parametrize("hidden", [later, windowed])
 def test_what_is_hidden(compute, rows, hidden):
-    """Rows that see some columns are as far off as without a mask, and the same whether a mask says it or a function."""
+    """Rows are as far off as without a mask, whether a tensor says what is hidden or a function."""
     q, k, v = inputs(rows, queries=rows, width=64)
     table = torch.where(hidden(torch.arange(rows)[:, None], torch.arange(rows)), -torch.inf, 0.0)[None, None]
     wanted = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), table.double())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from refsim.numerics import from_host, pack
-from refsim.numerics.composites import Compute, attention, collectives, elementwise, linear, norms
+from refsim.numerics.composites import Compute, attention, collectives, elementwise, fused_norms, linear, norms
 from tests.tt_impl.env import Env, collect
 
 FAST = Compute("HiFi2", fp32_dest_acc_en=True, packer_l1_acc=True)
@@ -129,6 +129,71 @@ def norms_and_softmax(t: Env) -> None:
     out = ttnn.group_norm(t.put(image), num_groups=2, epsilon=1e-5, input_mask=mask, num_out_blocks=1, **config)
     expected = norms.group_norm(image.squeeze(1).mT, 2, compute=norms.RMS_NORM).mT.unsqueeze(1)
     _same(t, out, expected)
+    out = ttnn.experimental.dit_rms_norm_unary_fused(t.put(x), 1e-5, t.put(weight), activation=ttnn.UnaryOpType.SILU)
+    narrow = norms.RMS_NORM
+    _same(t, out, narrow.store(narrow.sfpu("silu", norms.rms_norm(x, row))))
+    assert t.shadow.numerics.once == {}
+
+
+def moments_by_welford(t: Env) -> None:
+    """Mean and variance are exact and packed, then the norm goes on: of groups, on one device and over pixels cut."""
+    _rounds(t)
+    ttnn = t.ttnn
+    image, weight, bias = t.rand(1, 1, 512, 256) + 1, t.rand(256), t.rand(256)
+    image = image.bfloat16().float()
+    core_grid = ttnn.CoreGrid(x=1, y=1)
+    affine, mask = ttnn.dram_group_norm_params_from_torch([weight, bias], 256, 8, t.device, core_grid=core_grid)
+    how = dict(zip(("weight", "bias"), affine, strict=True)) | {"num_groups": 8, "epsilon": 1e-5, "input_mask": mask}
+    by_group = image.unflatten(-1, (8, 32))
+    moments = by_group.mean((1, 2, 4)), by_group.var((1, 2, 4), correction=0)
+    channels_first = image.squeeze(1).mT
+
+    def expected(compute: Compute, out_dtype: str) -> Tensor:
+        args: dict[str, Any] = {"moments": moments, "compute": compute, "out_dtype": out_dtype}
+        return norms.group_norm(channels_first, 8, weight, bias, **args).mT.unsqueeze(1)
+
+    own = t.put(image, (None, 2))
+    make = ttnn.experimental.dit_fused_distributed_groupnorm_create_stats_buffer
+    out = ttnn.experimental.dit_fused_distributed_groupnorm(
+        own, cluster_axis=1, mesh_device=t.device, multi_device_global_semaphore=t.semaphores(2), topology=t.linear,
+        activation="silu", persistent_output_buffer=make(own, 8, 1, t.device), **how,
+    )  # fmt: skip
+    activated = WIDE.store(WIDE.sfpu("silu", expected(WIDE, "float32")), "bfloat16")
+    _same(t, out, *activated.chunk(4, 2))
+    assert t.shadow.numerics.once == {}
+
+
+def norms_over_a_ring_in_one_kernel(t: Env) -> None:
+    """Statistics of all devices, the norm of a row, or of each head, then heads turned, packed once."""
+    _rounds(t)
+    experimental = t.ttnn.experimental
+    x, weight, bias = t.rand(1, 1, 32, 512), t.rand(1, 512), t.rand(1, 512)
+    cos, sin = t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64)
+    own = t.put(x, (None, 3))
+    shards = list(x.chunk(4, -1))
+
+    def run(name: str, **how: Any) -> Any:
+        if not how.get("per_head_norm"):
+            make = getattr(experimental, f"dit_fused_distributed_{name}_create_stats_buffer")
+            how["persistent_output_buffer"] = make(own, 1, t.device)
+        return getattr(experimental, f"dit_fused_distributed_{name}")(
+            own, 1, t.device, t.semaphores(2), topology=t.linear, epsilon=1e-5, weight=t.put(weight, (None, 1)), **how
+        )
+
+    def heads(x: Tensor) -> Tensor:
+        return x.unflatten(-1, (2, 64))[0].transpose(1, 2)
+
+    out = run("layernorm", bias=t.put(bias, (None, 1)))
+    _same(t, out, fused_norms.fused_layer_norm(shards[0], shards, (weight[0, :128], bias[0, :128])))
+    rope = {
+        "transformation_mat": t.put(elementwise.swapped()[None, None]), "rope_cos": t.put(cos), "rope_sin": t.put(sin),
+    }  # fmt: skip
+    out = run("rmsnorm", num_heads_per_device=2, **rope)
+    normed = fused_norms.fused_rms_norm(shards[0], shards, (weight[0, :128], None), out_dtype="float32")
+    _same(t, out, fused_norms.rotated_once(heads(normed), cos, sin))
+    out = run("rmsnorm", num_heads_per_device=2, per_head_norm=True)
+    single = heads(shards[0])
+    _same(t, out, fused_norms.fused_rms_norm(single, [single], (heads(weight[None, None, :, :128]), None)))
     assert t.shadow.numerics.once == {}
 
 
@@ -195,8 +260,9 @@ def masks(t: Env) -> None:
     default = replace(attention.SDPA, approximate=True)
 
     def visited(q: Tensor, mask: Any, sink: Tensor | None = None) -> Tensor:
+        columns = 64 if callable(mask) else 128
         visits = attention.Visits(q, k_chunk=32, compute=default)
-        visits.visit(k[:, :, : q.shape[2]] if callable(mask) else k, v[:, :, : q.shape[2]] if callable(mask) else v, mask)
+        visits.visit(k[:, :, :columns], v[:, :, :columns], mask)
         return visits.result(sink)
 
     own = [t.put(x[:, :, :64]) for x in (q, k, v)]
@@ -232,9 +298,8 @@ def causal_rings(t: Env) -> None:
         ccl_core_grid_offset=ttnn.CoreCoord(0, y_cores - 1),
     )  # fmt: skip
     visits = attention.Visits(x[:, :, 32:64], k_chunk=32)
-    for owner in (1, 0):
-        shard = x[:, :, 32 * owner : 32 * owner + 32]
-        visits.visit(shard, shard, lambda rows, columns: columns > rows if owner else columns < 0)
+    for shard, mask in ((x[:, :, 32:64], lambda rows, columns: columns > rows), (x[:, :, :32], None)):
+        visits.visit(shard, shard, mask)
         visits.end_step()
     torch.testing.assert_close(t.shadow.values(out)[1], visits.result(), rtol=0, atol=0)
     assert t.shadow.numerics.once == {}
