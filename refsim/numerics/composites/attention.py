@@ -323,7 +323,7 @@ def _sampled_chunk(
 
 def _with_before(now: Running, before: Running, scale: float, compute: Compute) -> Running:
     """Add what was running before a chunk, corrected to the chunk's maximum."""
-    factor = _packed(_correction(compute.sub(before.largest, now.largest), scale, compute))
+    factor = _packed(correction(compute.sub(before.largest, now.largest), scale, compute))
     # what rows that saw nothing before have gathered of hidden columns goes
     factor = torch.where((before.largest == LEAST) & (now.largest != LEAST), 0.0, factor)
     now.output = _added(now.output, compute.mul(before.output, factor), "bfloat16", compute)
@@ -343,7 +343,7 @@ def _powers(differences: Tensor, scale: float, compute: Compute) -> Tensor:
     return exp_approximate(compute.vector(), differences, scale)
 
 
-def _correction(differences: Tensor, scale: float, compute: Compute) -> Tensor:
+def correction(differences: Tensor, scale: float, compute: Compute) -> Tensor:
     """Return exp(scale x) of the difference of two maxima, by the flag's opposite."""
     unit = compute.vector()
     scaled = unit.mul(differences, truncate(torch.tensor(scale), 7).item())
@@ -377,7 +377,7 @@ def _packed(x: Tensor) -> Tensor:
 
 def _sink_power(sink: Tensor, largest: Tensor, scale: float, compute: Compute) -> Tensor:
     """Return exp(scale (sink - largest)) in the destination; its exponential has the flag's opposite, too."""
-    return _correction(compute.sub(torch.full_like(largest, sink.item()), largest), scale, compute)
+    return correction(compute.sub(torch.full_like(largest, sink.item()), largest), scale, compute)
 
 
 def _divided(running: Running, compute: Compute, extra: Tensor | None = None) -> Tensor:

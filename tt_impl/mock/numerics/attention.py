@@ -15,6 +15,7 @@ from torch import Tensor
 
 from refsim.numerics.composites import attention as composites
 from refsim.numerics.composites import elementwise
+from refsim.numerics.composites.decode import decode_attention
 from tt_impl.mock.numerics.kernel import Kernel, Unmodelled, computing
 from tt_impl.mock.rules.attention import Hidden, later
 
@@ -82,6 +83,31 @@ def _without_blind_rows(out: Tensor, mask: composites.Mask | None, columns: int)
     return out.masked_fill(blind, torch.nan)
 
 
+def attend_to_cache(
+    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, mask: Tensor | None = None,
+    sink: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Attend from one token [1, H, 1, E] to its keys; rows of a tile are the heads that share a head of K and V."""
+    how = _how(kernel)
+    chunk = getattr(kernel.program_config, "k_chunk_size", None) or _chunk_of_cache(k.shape[2])
+    group = q.shape[1] // k.shape[1]
+    heads = []
+    for head in range(k.shape[1]):
+        rows = slice(head * group, (head + 1) * group)
+        added = mask if mask is None or mask.shape[1] == 1 else mask[:, rows]
+        out = decode_attention(
+            q[0, rows, 0], k[0, head], v[0, head], mask=None if added is None else added[0, :, 0], scale=scale,
+            sink=None if sink is None else sink[rows, None], k_chunk=chunk, compute=how["compute"],
+        )  # fmt: skip
+        heads.append(kernel.pack(how["compute"], out))
+    return torch.cat(heads)[None, :, None]
+
+
+def _chunk_of_cache(tokens: int) -> int:
+    """Return the rows of K in a chunk that ttnn chooses for a cache [from memory of its sources]."""
+    return 32 if tokens <= 128 else 256 if tokens <= 256 else 512
+
+
 def attend_jointly(kernel: Kernel, q: Tensor, segments: list[tuple[Tensor, Tensor]], scale: float | None) -> Tensor:
     return composites.joint_attention(q, segments, scale=scale, **_how(kernel))
 
@@ -122,6 +148,13 @@ computing(
     "transformer.ring_mla",
     "transformer.ring_distributed_scaled_dot_product_attention",
     attend=attend,
+)
+computing(
+    "transformer.scaled_dot_product_attention_decode",
+    "transformer.paged_scaled_dot_product_attention_decode",
+    "transformer.flash_multi_latent_attention_decode",
+    "transformer.paged_flash_multi_latent_attention_decode",
+    attend=attend_to_cache,
 )
 computing("transformer.joint_scaled_dot_product_attention", attend_jointly=attend_jointly)
 computing(

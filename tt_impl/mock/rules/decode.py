@@ -67,6 +67,7 @@ def scaled_dot_product_attention_decode(
     scale: float | None = None,
     sliding_window_size: int | None = None,
     share_cache: bool | None = None,
+    attend: Callable[..., Tensor] = attend,
 ) -> Tensor:
     """Attend from a query [1, B, H, E] of every user to its cache [B, Hkv, S, E], up to its position; NaN if skipped.
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.eltwise import activate
-from tt_impl.mock.rules.registry import TILE, Call, across, per_device
+from tt_impl.mock.rules.registry import TILE, Call, across, columns, per_device
 from tt_impl.mock.storage.values import Shards
 
 
@@ -107,6 +107,21 @@ def dit_rms_norm_unary_fused(
     return normed(input_tensor, epsilon, weight, bias, residual_input_tensor, False, activation)
 
 
+def _channel_moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance, without correction, of the channels of [N, C, H, W]: [1, C, 1, 1]."""
+    return x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), correction=0, keepdim=True)
+
+
+def _batch_normed(
+    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: float
+) -> Tensor:
+    return affine((x - mean) * torch.rsqrt(variance + epsilon), weight, bias, lambda channels, _: channels)
+
+
+def _moved(running: Tensor, batch: Tensor, momentum: float) -> Tensor:
+    return (1 - momentum) * running + momentum * batch
+
+
 @across("batch_norm")
 def batch_norm(
     call: Call,
@@ -120,28 +135,23 @@ def batch_norm(
     weight: Shards | None = None,
     bias: Shards | None = None,
     output: Shards | None = None,
+    moments: Callable[..., tuple[Tensor, Tensor]] = _channel_moments,
+    normed: Callable[..., Tensor] = _batch_normed,
+    moved: Callable[..., Tensor] = _moved,
 ) -> list[Tensor]:
     """Normalise [N, C, H, W] by the statistics of every channel, [1, C, 1, 1]: those given, or in training its own.
 
     Training moves the running statistics by ``momentum`` towards the batch's, the variance without correction.
     """
     if training:
-        means = call.each(lambda x: x.mean((0, 2, 3), keepdim=True), input)
-        variances = call.each(lambda x: x.var((0, 2, 3), correction=0, keepdim=True), input)
+        means, variances = columns(call.each(moments, input))
     elif running_mean is None or running_var is None:
         raise call.unsupported("evaluation without running_mean and running_var")
     else:
         means, variances = map(list, (running_mean, running_var))
-
-    def normed(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        return affine((x - mean) * torch.rsqrt(variance + eps), weight, bias, lambda channels, _: channels)
-
-    def moved(running: Tensor, batch: Tensor) -> Tensor:
-        return (1 - momentum) * running + momentum * batch
-
-    result = call.each(normed, input, means, variances, weight, bias)
+    result = call.each(normed, input, means, variances, weight, bias, eps)
     if training:
         for name, running, batch in (("mean", running_mean, means), ("var", running_var, variances)):
             if running is not None:
-                call.written(f"running_{name}", call.each(moved, running, batch))
+                call.written(f"running_{name}", call.each(moved, running, batch, momentum))
     return result

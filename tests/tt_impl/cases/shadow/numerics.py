@@ -9,7 +9,17 @@ import torch
 from torch import Tensor
 
 from refsim.numerics import from_host, pack
-from refsim.numerics.composites import Compute, attention, collectives, elementwise, fused_norms, linear, norms
+from refsim.numerics.composites import (
+    Compute,
+    attention,
+    batch_norms,
+    collectives,
+    elementwise,
+    fused_norms,
+    linear,
+    norms,
+)
+from refsim.numerics.composites.decode import decode_attention
 from tests.tt_impl.env import Env, collect
 
 FAST = Compute("HiFi2", fp32_dest_acc_en=True, packer_l1_acc=True)
@@ -278,6 +288,57 @@ def masks(t: Env) -> None:
     sink = torch.tensor([1.0, -1.0])
     out = sdpa(*own, attention_sink=t.put(sink.reshape(1, 2, 1, 1)))
     _same(t, out, visited(q, lambda rows, columns: columns > rows, sink))
+    assert t.shadow.numerics.once == {}
+
+
+def caches(t: Env) -> None:
+    """Single tokens to the keys up to their positions, heads that share keys in one tile."""
+    _rounds(t)
+    sdpa = t.ttnn.transformer.scaled_dot_product_attention_decode
+    q, k, v = t.rand(1, 2, 8, 32), t.rand(2, 2, 64, 32), t.rand(2, 2, 64, 32)
+    compute = replace(attention.SDPA, approximate=True)
+    out = sdpa(t.put(q), t.put(k), t.put(v), cur_pos=[40, 63])
+    expected = [
+        [
+            decode_attention(
+                q[0, user, 4 * head : 4 * head + 4], k[user, head, : last + 1], v[user, head, : last + 1],
+                k_chunk=32, compute=compute,
+            )
+            for head in range(2)
+        ]
+        for user, last in enumerate([40, 63])
+    ]  # fmt: skip
+    _same(t, out, compute.store(torch.stack([torch.cat(heads) for heads in expected])[None]))
+    assert t.shadow.numerics.once == {}
+
+
+def batches(t: Env) -> None:
+    """Batch norm with the statistics of its channels, and with its own in training, which run along."""
+    _rounds(t)
+    x, mean, weight = t.rand(2, 4, 32, 32) + 1, t.rand(1, 4, 1, 1), t.rand(1, 4, 1, 1)
+    x = x.bfloat16().float()
+    variance = mean.abs() + 0.5
+    variance = variance.bfloat16().float()
+    for compute in (batch_norms.BATCH_NORM, WIDE):
+        statistics = {"running_mean": t.put(mean), "running_var": t.put(variance)}
+        how = {"weight": t.put(weight), "compute_kernel_config": _config(t, compute), **statistics}
+        out = t.ttnn.batch_norm(t.put(x), eps=1e-5, **how)
+        _same(t, out, batch_norms.batch_norm(x, mean, variance, (weight, None), compute=compute))
+        t.ttnn.batch_norm(t.put(x), eps=1e-5, training=True, momentum=0.25, **how)
+        own_mean, own_variance = batch_norms.channel_moments(x, compute=compute)
+        _same(t, statistics["running_mean"], batch_norms.moved(mean, own_mean, 0.25, compute=compute))
+        _same(t, statistics["running_var"], batch_norms.moved(variance, own_variance, 0.25, compute=compute))
+    assert t.shadow.numerics.once == {}
+
+
+def layouts(t: Env) -> None:
+    """Tiles of the same dtype are moved, those of another one are packed."""
+    _rounds(t)
+    ttnn = t.ttnn
+    x = t.rand(1, 1, 32, 64)
+    rows = t.put(x, dtype="float32", layout="ROW_MAJOR")
+    _same(t, ttnn.to_layout(rows, ttnn.TILE_LAYOUT), x)
+    _same(t, ttnn.tilize(t.put(x, layout="ROW_MAJOR"), dtype=ttnn.bfloat8_b), pack(x, "bfloat8_b"))
     assert t.shadow.numerics.once == {}
 
 
