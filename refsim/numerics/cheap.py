@@ -306,6 +306,8 @@ def _to_destination(parts: list[tuple[Tensor, Tensor]], unit: Tensor, size: floa
     """
     variance = 0.0
     bias = 0.0
+    if size == 0:  # rows that fill a tile up
+        return variance, bias
     power = math.frexp(size)[1] - 1
     for phase, (b, a) in zip(_PHASES, parts, strict=False):
         finest = unit * 2.0**-phase

@@ -210,12 +210,32 @@ class DeviceRules:
         pairs = torch.stack(x_BHNE.chunk(2, -1), -1).flatten(-2)
         return torch.cat(self.rope_pairs(pairs, cos_NP, sin_NP).unflatten(-1, (-1, 2)).unbind(-1), -1)
 
+    def group_norm(
+        self, x_BGC: Tensor, statistics: tuple[Tensor, Tensor], weight: Tensor, bias: Tensor, eps: float
+    ) -> Tensor:
+        """Norm (B, groups, channels of a group, ...) by mean and variance as group_norm does by Welford's method."""
+        groups = x_BGC.shape[1]
+        dtype = self._dtype(weight)  # the images come widened
+        values = self._read(x_BGC.flatten(1, 2), dtype)
+        affine = [self._read(each.flatten(), dtype) for each in (weight, bias)]
+        moments = tuple(moment.float().flatten(1) for moment in statistics)
+        how: dict[str, Any] = {"moments": moments, "eps": eps, "compute": self._norm, "out_dtype": dtype}
+        return norms.group_norm(values, groups, *affine, **how).to(x_BGC.dtype)
+
+    def channel_norm(self, x: Tensor, scale: float, gamma: Tensor) -> Tensor:
+        """Norm channels (dim 1) by their length, as rms_norm does; ``scale`` is the root of their number."""
+        values, (weight,), dtype = self._normed(x.movedim(1, -1), gamma.flatten())
+        return norms.rms_norm(values, weight, eps=0.0, compute=self._norm, out_dtype=dtype).movedim(-1, 1).to(x.dtype)
+
     def whole_sdpa(self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
-        """Attend to all keys in one op; neither masks nor shared keys have a rule."""
-        if attn_mask is not None or options.keys() - {"scale"}:
+        """Attend in one op to all keys, those before, or those that a mask leaves; heads of keys may be shared."""
+        causal = options.pop("is_causal", False)
+        shared = q.shape[1] // k.shape[1] if options.pop("enable_gqa", False) else 1
+        if options.keys() - {"scale"} or (causal and attn_mask is not None):
             return NotImplemented
         visits = self._visits(q, options.get("scale"))
-        visits.visit(k.float(), v.float())
+        keys, values = (x.float().repeat_interleave(shared, 1) if shared > 1 else x.float() for x in (k, v))
+        visits.visit(keys, values, _later if causal else _added(attn_mask))
         return visits.result().to(q.dtype)
 
     def _visits(self, q: Tensor, scale: float | None = None) -> attention.Visits:
@@ -225,6 +245,18 @@ class DeviceRules:
     def blocks_of_keys(self, options: Any, q_BHNE: Tensor) -> CarriedBlocks:
         """Return what attends to keys as they pass by."""
         return CarriedBlocks(self._visits(q_BHNE), q_BHNE, round_keys=self._dtype(q_BHNE) == "bfloat16")
+
+
+def _later(rows: Tensor, columns: Tensor) -> Tensor:
+    return columns > rows
+
+
+def _added(mask: Tensor | None) -> Tensor | None:
+    """Return what torch's mask adds to scores, bf16 values of 4 dims."""
+    if mask is None:
+        return None
+    added = torch.where(mask, 0.0, -torch.inf) if mask.dtype is torch.bool else mask.bfloat16().float()
+    return added.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
 
 
 class CarriedBlocks:

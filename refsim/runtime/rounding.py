@@ -110,6 +110,8 @@ class DeviceRounding(TorchFunctionMode):
             "mul": ("eltwise", rules.multiply),
             "hop": ("ccl", rules.add),
             "rms_norm": ("norm", rules.rms_norm),
+            "channel_norm": ("norm", rules.channel_norm),
+            "group_norm": ("norm", rules.group_norm),
             "layer_statistics": ("norm", rules.layer_statistics),
             "from_layer_statistics": ("norm", rules.from_layer_statistics),
             "rms_statistics": ("norm", rules.rms_statistics),

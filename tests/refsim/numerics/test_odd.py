@@ -24,6 +24,15 @@ def test_nothing_to_multiply_gives_zeros_or_what_was_there(rows, depth, columns,
     assert torch.equal(matmul(*operands, start=start, **how), start)
 
 
+@pytest.mark.parametrize("fidelity", ["LoFi", "HiFi4"])
+@pytest.mark.parametrize("wide", [True, False])
+def test_zeros_alone_give_zeros(fidelity, wide):
+    """A tile that padding alone fills."""
+    assert not matmul(
+        torch.zeros(64, 64), torch.ones(64, 1), fidelity=fidelity, fp32_dest_acc_en=wide, level="fast"
+    ).any()
+
+
 @pytest.mark.parametrize("huge", [3e38, torch.inf])
 def test_one_huge_value_leaves_the_other_rows_as_they_are(huge):
     g = torch.Generator().manual_seed(0)

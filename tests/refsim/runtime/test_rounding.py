@@ -12,6 +12,8 @@ from refsim.base.device_numerics import DeviceNumerics
 from refsim.base.errors import UserError
 from refsim.base.options import RunOptions
 from refsim.layers import norm, rope
+from refsim.layers.group_norm import _normed as group_norm
+from refsim.models.vae_wan.layers import _normed as channel_norm
 from refsim.numerics import from_host
 from refsim.numerics.composites import Compute, attention, collectives, elementwise, linear, norms
 from refsim.parallel.sdpa import MergedBlocks, _blocks_of_keys
@@ -96,6 +98,31 @@ def test_ops_that_layers_mark_follow_their_rules():
     assert torch.equal(torch.stack(halves.chunk(2, -1), -1).flatten(-2), turned)
     product = elementwise.multiply(values, weight.float(), compute=UNIT)
     assert torch.equal(total.float(), elementwise.add(values, product, compute=UNIT))
+    assert not without_rule
+
+
+def test_attention_with_a_mask_and_norms_over_channels_follow_their_rules():
+    q, k = draw(2, 4, 40, 32), draw(2, 2, 40, 32, seed=1)
+    seen = torch.ones(40, 40, dtype=torch.bool).tril()
+    added = torch.where(seen, 0.0, -torch.inf)[None, None]
+    x, gamma = draw(2, 64, 3, 5, 4), draw(64, 1, 1, 1, seed=2)
+    with rounding() as without_rule:
+        masked = F.scaled_dot_product_attention(q, k, k, seen, enable_gqa=True)
+        causal = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+        normed = channel_norm(x, 8.0, gamma)
+        y = x.float().unflatten(1, (4, 16))
+        moments = y.mean((2, 3, 4, 5), keepdim=True), y.var((2, 3, 4, 5), correction=0, keepdim=True)
+        grouped = group_norm(y, moments, gamma[None, :, 0], gamma[None, :, 0], 1e-6).to(x.dtype)
+    keys = k.float().repeat_interleave(2, 1)
+    streaming = Compute("HiFi2", packer_l1_acc=True)
+    assert torch.equal(masked.float(), attention.attention(q.float(), keys, keys, mask=added, compute=streaming))
+    one = q.float()
+    assert torch.equal(causal.float(), attention.attention(one, one, one, mask=added, compute=streaming))
+    rows = x.float().movedim(1, -1)
+    flat = gamma.float().flatten()
+    assert torch.equal(normed.float().movedim(1, -1), norms.rms_norm(rows, flat, eps=0.0, compute=WIDE))
+    how = {"moments": tuple(moment.flatten(1) for moment in moments), "eps": 1e-6, "compute": WIDE}
+    assert torch.equal(grouped.float(), norms.group_norm(x.float(), 4, flat, flat, **how))
     assert not without_rule
 
 
