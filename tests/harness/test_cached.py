@@ -19,9 +19,12 @@ FUSED = "AllGatherMinimalMatmulAsyncOp"
 def launched(texts: dict[str, str], attributes: str = OPAQUE, dtype: str = "BFLOAT16", **more: Any) -> _Launch:
     """A device operation whose program was built, unless ``cached``, of a call ``ttnn.some``."""
     name, cached = more.get("name", "SomeDeviceOperation"), more.get("cached", False)
-    read, made = (Operand((32, 32), kind, "TILE", "DRAM_INTERLEAVED", 7) for kind in ("BFLOAT16", dtype))
-    program = DeviceOp("ttnn::some", name, attributes, None, None, (read,), cached, (made,))
-    return _Launch(Event(0, "ttnn.some", f"program.py:{1 + cached}", []), program, texts, frozenset())
+    kinds = {"dtype": "BFLOAT16", "layout": "TILE", "memory": "DRAM_INTERLEAVED"}
+    read = Operand((32, 32), **kinds | more.get("read", {}), number=7)
+    made = Operand((32, 32), **kinds | {"dtype": dtype} | more.get("made", {}), number=8)
+    program = DeviceOp("ttnn::some", name, attributes, None, None, (read, *more.get("others", ())), cached, (made,))
+    event = Event(0, more.get("op", "ttnn.some"), f"program.py:{1 + cached}", [])
+    return _Launch(event, program, texts, frozenset(more.get("results", ())))
 
 
 def reused(built: _Launch, now: _Launch, cache: _Cache | None = None) -> list[tuple[str, str, str]]:
@@ -63,6 +66,58 @@ def test_attributes_and_results() -> None:
     assert reused(shown, launched({}, "Params(ADD, Shape([1, 32]))", dtype="FLOAT32", cached=True)) == [
         ("the dtype of its result", "BFLOAT16", "FLOAT32")
     ]
+
+
+@pytest.mark.parametrize("what", ["dtype", "layout", "memory"])
+def test_operands_of_another_kind(what: str) -> None:
+    """Kinds of what is read and of what is made tell, sizes do not, nor does memory that was given for results."""
+    for name, side in (("read", "input"), ("made", "result")):
+        for attributes in (OPAQUE, "Params(a)"):
+            now = launched({}, attributes, cached=True, **{name: {what: "OTHER"}})
+            before = {"dtype": "BFLOAT16", "layout": "TILE", "memory": "DRAM_INTERLEAVED"}[what]
+            assert reused(launched({}, attributes), now) == [(f"the {what} of its {side}", before, "OTHER")]
+    output = Operand((32, 32), "FLOAT32", "TILE", "L1_INTERLEAVED", 9)
+    now = launched({}, cached=True, others=(output,), results=(9,))
+    other = Operand((32, 32), "BFLOAT16", "TILE", "L1_INTERLEAVED", 9)
+    assert reused(launched({}, others=(other,), results=(9,)), now) == []
+    assert reused(launched({}, others=(other,)), launched({}, cached=True, others=(output,))) != []
+
+
+def test_the_program_that_is_most_alike_is_named() -> None:
+    programs, cache = Programs(EventLog()), _Cache()
+    programs._note(cache, [launched({"a": "1", "b": "1"})])
+    programs._note(cache, [launched({"a": "2", "b": "1"}, op="ttnn.some")])
+    now = launched({"a": "2", "b": "2"}, cached=True)
+    programs._note(cache, [now])
+    (reuse,) = now.event.reused
+    assert reuse.differs == (("b", "1", "2"),) and reuse.where == "program.py:1"
+    of_another = launched({"a": "9"}, cached=True, op="ttnn.other")
+    programs._note(cache, [of_another])  # whose arguments are not those of the first
+    assert of_another.event.reused == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""), (1.5, "1.5"), (False, "False"), ("gelu", "'gelu'"), ([], ""), ([None, None], ""),
+        ([1, None], "[1, ]"), ((1, 2), "[1, 2]"),
+    ],
+)  # fmt: skip
+def test_options_as_text(value: Any, text: str) -> None:
+    from tt_impl.harness.watch.programs import _text
+
+    assert _text(value) == text
+
+
+def test_options_without_a_text_of_their_own() -> None:
+    """ttnn's objects without one are told by what they hold, not by where they lie."""
+    from tt_impl.harness.watch.programs import _text
+
+    class Config:
+        width = 3
+        inner = object()
+
+    assert _text(Config()) == _text(Config()) == "Config(width=3)"
 
 
 def test_a_program_built_unseen_may_be_the_right_one() -> None:

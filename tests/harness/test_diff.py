@@ -130,6 +130,71 @@ def test_memory_within_its_tolerance() -> None:
     assert diff(report(*A), b, Tolerance(memory=0.1)).same
 
 
+def test_peaks_of_l1_are_with_its_programs() -> None:
+    """Circular buffers count in L1, and of DRAM the tensors; of several meshes the one that has most."""
+    b = report(*A)
+    mesh = b["memory"]["meshes"][0]
+    mesh["L1"]["peak"] = {"bytes": 1, "op": "x", "where": "y", "event": 7}
+    mesh["DRAM"]["with_programs"] = {"bytes": 1, "op": "x", "where": "y", "event": 7}
+    assert diff(report(*A), b).same
+    mesh["L1"]["with_programs"]["bytes"] = 999
+    (found,) = diff(report(*A), b).differences
+    assert (
+        found.sentence
+        == "peak of L1 of the fullest core: 1000 bytes (linear at a.py:0) -> 999 bytes (linear at a.py:0)."
+    )
+    b["memory"]["meshes"].insert(0, {"DRAM": {"peak": {"bytes": 2000, "op": "add", "where": "a.py:3", "event": 3}}})
+    mesh["L1"]["with_programs"]["bytes"] = 1000
+    (found,) = diff(report(*A), b).differences
+    assert found.sentence == "peak of DRAM of a device: 1000 bytes (linear at a.py:0) -> 2000 bytes (add at a.py:3)."
+    assert (found.a["number"], found.b) == (0, {"number": 3, "op": "add", "where": "a.py:3"})
+
+
+def test_calls_are_put_beside_each_other_by_shape_then_by_name() -> None:
+    """A call of other shapes has its partner, unless one of the same shapes stands there."""
+    a, b = report(*A), report(*A)
+    for tensor in (*b["operations"][1]["inputs"], *b["operations"][1]["outputs"]):
+        tensor["shape"] = [64, 32]
+    found = diff(a, b)
+    assert kinds(found) == ["shape"] and found.differences[0].sentence.startswith(
+        "result 0 of gelu at a.py:1 -> a.py:1"
+    )
+    b["operations"].insert(1, call(9, "gelu"))
+    found = diff(a, b)
+    assert [c["number"] for c in found.only_b] == [1] and found.differences[
+        0
+    ].sentence == "only B calls gelu (call 1 at a.py:1)."
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "tolerance", "said"),
+    [
+        ({"nan": 0}, {"nan": 2}, 0.0, "0 -> 2 elements are not numbers"),
+        ({}, {}, 0.0, None),
+        ({"rms": 1.0}, {"rms": 1.04}, 0.9, None),
+        ({"rms": 1.0}, {"rms": 1.06}, 0.9, "PCC 1.000000 over 2 sampled elements, rms 1 -> 1.06"),
+        ({}, {"sample": [1.0, -1.0]}, 0.9, "PCC -1.000000 over 2 sampled elements, rms 1 -> 1"),
+        ({"sample": [1.0, 1.0]}, {"sample": [1.0, 2.0]}, 0.9, "PCC 0.000000 over 2 sampled elements, rms 1 -> 1"),
+    ],
+)
+def test_how_values_differ(old: dict, new: dict, tolerance: float, said: str | None) -> None:
+    from tt_impl.harness.comparison.diff import _values
+
+    value = {"digest": "a", "nan": 0, "rms": 1.0, "sample": [-1.0, 1.0]}
+    assert _values(value | old, value | {"digest": "b"} | new, Tolerance(pcc=tolerance)) == said
+    assert _values(value, value | {"nan": 7}, Tolerance()) is None  # of one digest all is equal
+
+
+def test_how_much_devices_wait() -> None:
+    a, b = report(*A), report(*A)
+    b["cost"]["busy_ns"] = {"0": 9_500.0, "1": 9_300.0}
+    assert diff(a, b).same  # a twentieth less is nothing
+    b["cost"]["busy_ns"] = {"0": 9_900.0, "1": 8_000.0}
+    assert kinds(diff(a, b)) == ["overlap"] and kinds(diff(b, a)) == []
+    b["cost"]["busy_ns"] = {"0": 99_000.0, "1": 99_000.0}
+    assert diff(b, b).same and diff(a, b).same
+
+
 def test_real_reports(measured: dict[str, Any]) -> None:
     """Of one program twice, of its leaking version, and of halves that wait for each other."""
     found = {

@@ -118,3 +118,19 @@ def test_what_is_received_later_is_written(op: str, kinds: list[str]) -> None:
     made = Event(0, "ttnn.allocate_tensor_on_device", "program.py:1", [], [use])
     log.events = [made, *(Event(n, name, f"program.py:{n}", [use]) for n, name in ((1, op), (2, "ttnn.relu")))]
     assert [finding.kind for finding in never_written(log)] == kinds
+
+
+def test_alike_findings_are_one() -> None:
+    """Of a kind, an operation, a line and a severity; the first in the program, with how many there are."""
+    from tt_impl.harness.checks.finding import Finding, once
+
+    same = [Finding("freed", f"{n}.", "ttnn.add", "a.py:1", n) for n in (5, 3, 9)]
+    others = [
+        Finding("refused", "x.", "ttnn.add", "a.py:1", 4), Finding("freed", "x.", "ttnn.exp", "a.py:1", 6),
+        Finding("freed", "x.", "ttnn.add", "a.py:2", 7), Finding("freed", "x.", "ttnn.add", "a.py:1", 8, "note"),
+    ]  # fmt: skip
+    found = once([*others, *same])
+    assert [(f.number, f.count, f.sentence) for f in found] == [
+        (3, 3, "3."), (4, 1, "x."), (6, 1, "x."), (7, 1, "x."), (8, 1, "x.")
+    ]  # fmt: skip
+    assert str(found[0]) == "a.py:1: error: freed: 3. (3 times)" and str(found[1]) == "a.py:1: error: refused: x."

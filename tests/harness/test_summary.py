@@ -153,3 +153,95 @@ def _raised(error: BaseException, cause: BaseException | None = None) -> BaseExc
 def test_what_is_missing_is_told_from_what_is_wrong(error: BaseException, category: str, words: str) -> None:
     assert verdicts.failed(error)[0] == category
     assert words in verdicts.failed(error)[2]
+
+
+@pytest.mark.parametrize(
+    ("ops", "fallbacks", "values", "category"),
+    [
+        ({}, {}, True, verdicts.NO_DEVICE),
+        ({}, {}, False, verdicts.NO_DEVICE),
+        ({"ttnn.add": 1}, {}, True, verdicts.RULES),
+        ({"ttnn.add": 1}, {}, False, verdicts.NO_VALUES),
+        ({"ttnn.add": 1, "ttl.add": 1}, {}, True, verdicts.KERNELS),
+        ({"ttnn.add": 1, "ttl.add": 1}, {"ttnn.add": 1}, True, verdicts.FALLBACK),  # the weakest evidence is told
+        ({"ttnn.add": 1}, {"ttnn.add": 1}, False, verdicts.NO_VALUES),
+    ],
+)
+def test_on_which_evidence_a_test_passed(ops: dict, fallbacks: dict, values: bool, category: str) -> None:
+    assert verdicts.passed(Counter(ops), Counter(fallbacks), values) == category
+
+
+def part(when: str, outcome: str = "passed", category: str = verdicts.RULES, **more: Any) -> dict[str, Any]:
+    return {"when": when, "outcome": outcome, "category": category, "seconds": 0.5} | more
+
+
+def test_one_verdict_of_all_phases() -> None:
+    """The first that failed decides, else the first that was skipped, else the call; counts are those of the last."""
+    setup = part("setup", mesh="t3k", category=verdicts.NO_DEVICE)
+    call = part("call", ops={"ttnn.add": 1}, memory={"sentence": "none left"})
+    end = part("teardown", ops={"ttnn.add": 2}, findings=["a.py:1"], report="a.json", category=verdicts.FALLBACK)
+    passed = verdicts.combined("a", [setup, call, end])
+    assert (passed.outcome, passed.category, passed.seconds, passed.mesh) == ("passed", verdicts.RULES, 1.5, "t3k")
+    assert (passed.ops, passed.findings, passed.report, passed.values) == ({"ttnn.add": 2}, ["a.py:1"], "a.json", True)
+    assert passed.memory == {"sentence": "none left"} and passed.message == ""
+    first = part("call", "failed", verdicts.ASSERTION, message="first", op="ttnn.add", where="a.py:7", values=False)
+    second = part("teardown", "failed", verdicts.ERROR, message="second")
+    failed = verdicts.combined("a", [setup, part("call", "skipped", verdicts.SKIPPED), first, second])
+    assert (failed.category, failed.message, failed.op, failed.where) == (
+        verdicts.ASSERTION,
+        "first",
+        "ttnn.add",
+        "a.py:7",
+    )
+    assert not failed.values and failed.ops == {}
+    skipped = verdicts.combined("a", [part("setup", "skipped", verdicts.SKIPPED, message="no"), end])
+    assert (skipped.outcome, skipped.category, skipped.message) == ("skipped", verdicts.SKIPPED, "no")
+    assert verdicts.combined("a", [part("setup", category=verdicts.NO_DEVICE)]).category == verdicts.NO_DEVICE
+
+
+@pytest.mark.parametrize(
+    ("error", "category"),
+    [
+        (AssertionError("x"), verdicts.ASSERTION),
+        (RuntimeError("TT_FATAL @ a.cpp:1\ninfo:\nno\nbacktrace:\n --- b"), verdicts.REFUSED),
+        (RuntimeError("TT_THROW: no"), verdicts.REFUSED),
+        (RuntimeError("TT_FATAL info: Out of Memory: Not enough space to allocate 9 B"), verdicts.MEMORY),
+        (RuntimeError("buffers clash with L1 buffers"), verdicts.MEMORY),
+        (TypeError("__call__(): incompatible function arguments."), verdicts.VERSION),
+        (AttributeError("module 'ttnn.experimental' has no attribute 'x'"), verdicts.VERSION),
+        (AttributeError("'list' object has no attribute 'x'"), verdicts.ERROR),
+        (FileNotFoundError("x"), verdicts.ENVIRONMENT),
+        (type("Failed", (Exception,), {})("Timeout >1s"), verdicts.TIMEOUT),
+        (type("Failed", (Exception,), {})("no"), verdicts.ASSERTION),
+        (KeyError("x"), verdicts.ERROR),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_what_ended_a_test(error: Exception, category: str) -> None:
+    assert verdicts.failed(error)[0] == category
+    assert verdicts.may_be_of_values(error) == (category == verdicts.ASSERTION)
+
+
+def test_words_of_ttnn() -> None:
+    """Its message without place and stack, on one line, cut where it is long; the error itself loses the stack, too."""
+    fatal = "TT_FATAL @ /a/b.cpp:7: x == y\ninfo:\nThe width\n is wrong\nbacktrace:\n --- f()"
+    assert verdicts.first_words(fatal) == "TT_FATAL: The width is wrong"
+    assert verdicts.first_words("info: a\n b") == "info: a b" and len(verdicts.first_words("a" * 999)) == 400
+    error = RuntimeError(fatal, 7)
+    verdicts.shorten(error)
+    assert error.args == (fatal.partition("\nbacktrace")[0], 7)
+    assert verdicts.may_be_of_values(ZeroDivisionError("x")) and not verdicts.may_be_of_values(KeyError("x"))
+
+
+def test_tests_of_one_name_are_counted_each() -> None:
+    found = config(Path(os.devnull))
+    summary = Summary(found)
+    items = [SimpleNamespace(nodeid=name) for name in ("a", "a", "a", "b")]
+    summary.pytest_collection_finish(SimpleNamespace(items=items))
+    for _ in range(2):
+        for report in phases("a", "passes"):
+            summary.pytest_runtest_logreport(report)
+    summary.pytest_sessionfinish()
+    assert Counter((verdict.id, verdict.outcome) for verdict in summary.verdicts) == {
+        ("a", "passed"): 2, ("a", "not run"): 1, ("b", "not run"): 1
+    }  # fmt: skip

@@ -29,6 +29,11 @@ PRE = "ttnn.rms_norm_pre_all_gather"
 POST = "ttnn.rms_norm_post_all_gather"
 
 
+BEGIN, END, REPLAY, RELEASE = (
+    f"ttnn.{name}" for name in ("begin_trace_capture", "end_trace_capture", "execute_trace", "release_trace")
+)
+
+
 def use(buffer: int, argument: str = "0", **more: Any) -> TensorUse:
     """A tensor of one tile by two on all eight devices, in memory of its own."""
     fields = dict(
@@ -161,6 +166,21 @@ def _wires() -> None:
         "along an axis of one",
         [collective("all_gather", use(1, **apart), made(2, **apart), axis=0, over=ring), read(2)],
     )
+    for axis, links, said in (
+        (-1, 2, ()),
+        (-1, 3, ("too-many-links error 0",)),
+        (-2, 1, ()),
+        (-2, 2, ("too-many-links error 0",)),
+    ):
+        events = [collective("all_gather", 1, 2, axis=axis, over={"links": links}), read(2)]
+        row(f"links {links} of axis {axis}, counted from the end", events, *said)
+    bent = {"devices": (4, 5, 1, 2), "mesh": (1, 4)}
+    for links, said in ((1, ()), (2, ("too-many-links error 0",))):
+        events = [
+            collective("all_gather", use(1, **bent), made(2, **bent), over={"links": links}),
+            read(use(2, **bent)),
+        ]
+        row(f"links {links} where one pair has one", events, *said)
     for kind in ("point_to_point", "broadcast"):
         row(f"{kind} apart", [collective(kind, use(1, **apart), made(2, **apart), kind), read(2)])
 
@@ -182,6 +202,8 @@ def _small_buffers() -> None:
     row("buffer of less, refused by ttnn", gather("RuntimeError", **short))
     row("buffer of less, in shards", gather(**short, sharding="WIDTH_SHARDED"))
     row("buffer of less, for statistics", gather(op="ttnn.experimental.dit_fused_distributed_rmsnorm", **short))
+    for argument in ("persistent_output_tensor", "persistent_output_buffer_k", "persistent_output_buffer_joint_v"):
+        row(f"{argument} of less", gather(argument=argument, **short), small)
     row("buffer of less, of something else", gather(argument="buffer_tensor", **short))
     row("whole without the padding of parts", gather(shape=(1, 1, 32, 256), bytes=3 * 4096))
     row("whole in another dtype", gather(shape=(1, 1, 32, 256), bytes=2 * 4096, dtype="BFLOAT8_B"), small)
@@ -230,6 +252,10 @@ def _memory() -> None:
     row("statistics of a fused norm", [empty, call("experimental.dit_fused_distributed_rmsnorm", [2, 1], [3])])
     row("unwritten as an output", [empty, call("exp", [2, use(1, "output_tensor")], [1], written=(1,)), read(1)])
     row("unwritten in place", [empty, call("exp_", [1], [1], written=(1,)), read(1)], "never-written error 1")
+    for op in ("softmax_in_place", "scale_mask_softmax_in_place", "transformer.attention_softmax_"):
+        row(f"{op} of what is unwritten", [empty, call(op, [1], [1], written=(1,)), read(1)], "never-written error 1")
+    for op in ("squeeze", "unsqueeze", "view", "Tensor.reshape", "reshape_on_device", "fill", "full_like"):
+        row(f"{op} of what is unwritten looks at no value", [empty, call(op, [1], [3])])
     row("only its shape", [empty, call("zeros_like", [1], [3]), read(3)])
     row("refused", [empty, call("exp", [1], error="RuntimeError")])
     row("freed", [call("deallocate", [1]), call("add", [2], dead=[use(1, "1")])], "freed error 1")
@@ -374,6 +400,11 @@ def _sums() -> None:
     row("bias of every device", [*product(more=[bias]), add, read(4)], f"{twice} 1")
     row("bias of one device", [*product(more=[use(7, "bias", placements=(None, 0))]), add, read(4)])
     row("bias by position", [*product(more=[use(7, "2")]), add, read(4)], f"{twice} 1")
+    row(
+        "bias of a minimal matmul",
+        [*product(op="ttnn.experimental.minimal_matmul", more=[use(7, "bias_tensor")]), add, read(4)],
+        f"{twice} 1",
+    )
     row("another argument", [*product(more=[use(7, "optional_output_tensor")]), add, read(4)])
     row(
         "bias and a scatter",
@@ -563,6 +594,15 @@ def _order() -> None:
     one = [gather(2, semaphores=(5,)), look, gather(3, semaphores=(5,)), call("add", [3, 3], [9]), host]
     row("one set of semaphores", [sync, *one], f"{waits} 3")
     row("one set, synchronised", [sync, *one[:2], sync, *one[2:]])
+    for name, options, said in (
+        ("", {}, ()),
+        (" blocking", {"blocking": True}, ()),
+        (" without waiting", {"blocking": False}, (f"{waits} 4",)),
+    ):
+        row(
+            f"one set, a trace replayed{name} between", [sync, *one[:2], call(REPLAY, options=options), *one[2:]], *said
+        )
+    row("one set, a capture begun between", [sync, *one[:2], call(BEGIN), *one[2:]])
     row("one set, read between", [sync, *one[:2], read(9), *one[2:]])
     row(
         "one set, along the other axis",
@@ -581,11 +621,6 @@ def _order() -> None:
             host,
         ],
     )
-
-
-BEGIN, END, REPLAY, RELEASE = (
-    f"ttnn.{name}" for name in ("begin_trace_capture", "end_trace_capture", "execute_trace", "release_trace")
-)
 
 
 def _captured(steps: list[Event], number: int = 1, **options: Any) -> list[Event]:
