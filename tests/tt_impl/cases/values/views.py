@@ -126,6 +126,39 @@ def windows(t: Env) -> None:
     t.check(part, (wanted[12:] + 1).bfloat16().float())
 
 
+def windows_beside_a_clone(t: Env) -> None:
+    """A clone shares values until one of both is written; parts of devices differ, and so do those of a window."""
+    ttnn = t.ttnn
+    for dims in ((None, None), (None, 3)):
+        x = t.rand(24, 1, 32, 32 * (t.shape[1] if dims[1] else 1))
+        a = t.put(x, dims)
+        parts = t.shards(x, dims)
+        clone = ttnn.clone(a)
+        ttnn.add_(ttnn.narrow(a, 0, 12, 12), 1.0)
+        t.check(clone, parts)
+        t.check(a, [torch.cat([part[:12], part[12:] + 1]).bfloat16().float() for part in parts])
+        copied = ttnn.clone(a)
+        ttnn.copy(clone, a)
+        t.check(copied, [torch.cat([part[:12], part[12:] + 1]).bfloat16().float() for part in parts])
+        t.check(a, parts)
+
+
+def one_address_in_two_memories(t: Env) -> None:
+    """What lies in L1 takes nothing from a tensor in DRAM at the same address; what comes to DRAM there does."""
+    from tt_impl.mock.calls.traces import Recorded
+    from tt_impl.mock.storage.errors import ShadowError
+
+    ttnn, x, y = t.ttnn, t.rand(1, 1, 32, 32), t.rand(1, 1, 32, 32)
+    a = t.put(x)
+    for number, memory in enumerate((ttnn.L1_MEMORY_CONFIG, ttnn.DRAM_MEMORY_CONFIG)):
+        there = Recorded(ttnn.to_memory_config(t.put(y), memory))
+        there.address = a.buffer_address()
+        there.buffer_unique_id = lambda number=number: -1 - number  # of a buffer that nobody else has
+        t.check(a, x)
+        t.shadow.store.write(there, [y] * t.n, "an operation")
+    raises(ShadowError, lambda: t.shadow.values(a), "without a value")
+
+
 def slices(t: Env) -> None:
     ttnn, x = t.ttnn, t.rand(2, 2, 64, 64)
     a = t.put(x)
