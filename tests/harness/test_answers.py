@@ -101,6 +101,7 @@ def test_a_stack_of_ttnn_is_left_out() -> None:
         ([], [], True, verdicts.NO_DEVICE),
         (["ttnn.add"], ["ttnn.add"], True, verdicts.FALLBACK),
         (["ttnn.add", "ttl.copy"], [], True, verdicts.KERNELS),
+        (["ttnn.add", "ttl.copy"], ["ttnn.add"], True, verdicts.FALLBACK),  # the weakest evidence counts
         (["ttnn.add"], [], False, verdicts.NO_VALUES),
         ([], [], False, verdicts.NO_DEVICE),
     ],
@@ -163,6 +164,29 @@ def test_strict_mode_by_option_before_the_file(option: str | None, ini: str, kin
     config = SimpleNamespace(getoption=lambda name, default: option, getini=lambda name: ini)
     strict = Strict.of_pytest(config)
     assert (strict is None) if kinds == "off" else (strict is not None and strict.kinds == kinds)
+
+
+@pytest.mark.parametrize(
+    ("option", "seed"), [("", None), ("random", 0), ("random:7", 7), ("random:", "no"), ("random:x", "no"), ("7", "no")]
+)
+def test_seeds_of_random_weights(option: str, seed: int | str | None) -> None:
+    from tt_impl.mock.hardware import seed_of
+
+    if seed == "no":
+        with pytest.raises(UserError, match=rf"^weights can be random or random:SEED, not '{option}'\.$"):
+            seed_of(option)
+    else:
+        assert seed_of(option) == seed
+
+
+def test_values_are_on_or_off() -> None:
+    from tt_impl.mock.hardware import check_numerics, check_values
+
+    assert check_values("on") and not check_values("off")
+    check_numerics("off")
+    for check in (check_values, check_numerics):
+        with pytest.raises(UserError, match="maybe"):
+            check("maybe")
 
 
 def test_how_values_were_rounded() -> None:

@@ -1,4 +1,4 @@
-"""Figures of reports from a few lines of history: leaks, peaks, owners, schedules, and what results are like."""
+"""Figures of reports from a few lines of history: leaks, peaks, owners, and what results are like."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 pytest.importorskip("ttnn")
 
-from tests.harness.programs.logs import call, made, use
-from tt_impl.harness.reports import peaks, schedule
+from tests.harness.programs.logs import call, made
+from tt_impl.harness.reports import peaks
 from tt_impl.harness.watch.exhausted import _owners, asked_for
 from tt_impl.harness.watch.meter import Allocation, Level, Meter
 from tt_impl.harness.watch.results import described
@@ -172,42 +172,6 @@ def test_who_took_memory() -> None:
 )  # fmt: skip
 def test_what_was_asked_for(message: str, asked: Any) -> None:
     assert asked_for(message) == asked
-
-
-def predicted(event: int, ns: float, mesh: int = 0, unpriced: str = "") -> Any:
-    return SimpleNamespace(launch=SimpleNamespace(event=event, mesh=mesh), ns=ns, unpriced=unpriced)
-
-
-MESHES = {0: {"devices": [0, 1], "arch": "wormhole_b0"}, 1: {"devices": [2, 3], "arch": "wormhole_b0"}}
-GAP = 619.0
-"""Nanoseconds between two programs of a trace on Wormhole."""
-
-
-@pytest.mark.parametrize(
-    ("events", "launches", "starts", "ns"),
-    [
-        ([call("exp")], [predicted(0, 100.0), predicted(0, 50.0)], [0.0, 100.0 + GAP], 150.0 + GAP),
-        ([call("exp")], [predicted(0, 0.0, unpriced="no formula"), predicted(0, 50.0)], [0.0, 0.0], 50.0),
-        ([call("exp"), call("exp")], [predicted(0, 100.0), predicted(1, 50.0, 1)], [0.0, 0.0], 100.0),
-        ([call("exp"), call("synchronize_device"), call("exp")], [predicted(0, 100.0), predicted(2, 50.0, 1)],
-         [0.0, 100.0 + GAP], 150.0 + GAP),
-        ([call("exp"), call("event_synchronize"), call("exp")], [predicted(0, 100.0), predicted(2, 50.0, 1)],
-         [0.0, 100.0 + GAP], 150.0 + GAP),
-        # a read waits for the devices of its tensor only, one that does not block for none, and one of nothing neither
-        ([call("exp"), call("to_torch", [use(1, devices=(2, 3))]), call("exp")],
-         [predicted(0, 100.0), predicted(2, 50.0, 1)], [0.0, 0.0], 100.0),
-        ([call("exp"), call("to_torch", [use(1, devices=(1, 2))]), call("exp")],
-         [predicted(0, 100.0), predicted(2, 50.0, 1)], [0.0, 100.0 + GAP], 150.0 + GAP),
-        ([call("exp"), call("from_device", [use(1, devices=(1, 2))], options={"blocking": False}), call("exp")],
-         [predicted(0, 100.0), predicted(2, 50.0, 1)], [0.0, 0.0], 100.0),
-        ([call("exp"), call("to_torch"), call("exp")], [predicted(0, 100.0), predicted(2, 50.0, 1)], [0.0, 0.0], 100.0),
-    ],
-)  # fmt: skip
-def test_when_programs_run(events: list[Event], launches: list[Any], starts: list[float], ns: float) -> None:
-    plan = schedule.schedule(log_of(*events).events, launches, MESHES)
-    assert plan.starts == starts and plan.ns == ns
-    gaps = {mesh: sum(p.ns + GAP * (not p.unpriced) for p in launches if p.launch.mesh == mesh) for mesh in MESHES}
-    assert plan.busy == {device: gaps[mesh] for mesh in MESHES for device in MESHES[mesh]["devices"] if gaps[mesh]}
 
 
 def test_what_results_are_like() -> None:
