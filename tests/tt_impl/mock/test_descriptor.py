@@ -65,7 +65,7 @@ APPROVED = {
     "bh-loudbox": "7693bde423a1d172",
     "bh-galaxy": "ba7bad743c486d6f",
 }
-"""Digests of the descriptors on which ttnn 0.81.1 has opened each mesh: boards, ids, masks and cables are its to judge."""
+"""Digests of descriptors on which ttnn 0.81.1 has opened each mesh: boards, ids, masks and cables are its to judge."""
 
 
 @pytest.mark.parametrize("name", APPROVED)
