@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -151,7 +153,7 @@ def one_address_in_two_memories(t: Env) -> None:
     ttnn, x, y = t.ttnn, t.rand(1, 1, 32, 32), t.rand(1, 1, 32, 32)
     a = t.put(x)
     for number, memory in enumerate((ttnn.L1_MEMORY_CONFIG, ttnn.DRAM_MEMORY_CONFIG)):
-        there = Recorded(ttnn.to_memory_config(t.put(y), memory))
+        there: Any = Recorded(ttnn.to_memory_config(t.put(y), memory))
         there.address = a.buffer_address()
         there.buffer_unique_id = lambda number=number: -1 - number  # of a buffer that nobody else has
         t.check(a, x)
