@@ -130,6 +130,16 @@ def marks_and_errors(t: Env) -> None:
     assert failed.error == "TypeError" and failed.outputs == []
 
 
+def infinity_that_was_asked_for(t: Env) -> None:
+    """An operation without tensors makes the numbers that it is told to; one with tensors makes them of something."""
+    ttnn, log = t.ttnn, _log(t)
+    with _caught(log):
+        whole = ttnn.moreh_full([1, 1, 32, 32], float("inf"), t.device, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT)
+        ttnn.exp(ttnn.moreh_full([1, 1, 32, 32], 1e30, t.device, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT))
+        ttnn.add(whole, 1.0)
+    assert [event.not_finite for event in log.events] == [(), (), ("infinity",), ()]
+
+
 def replicas_that_are_no_numbers(t: Env) -> None:
     """What is no number on one device is not what is zero on another; on all of them it is the same."""
     from tt_impl.mock.storage.replicas import uneven_axes

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refsim.numerics import FUNCTIONS
+from refsim.numerics import FUNCTIONS, from_host, pack
 from refsim.numerics.composites import Compute, attention, collectives, elementwise, linear, norms
 from tests.tt_impl.cases.shadow.numerics import BINARY, WIDE, _config, _rounds, _same
 from tests.tt_impl.env import Env, collect
@@ -308,6 +308,22 @@ def chains_of_elements(t: Env) -> None:
     _same(t, ttnn.multiply(*wide, fast_and_approximate_mode=True), elementwise.multiply(a, b, dtype="float32"))
     _same(t, ttnn.exp(wide[0]), elementwise.activation("exp", a, dtype="float32", compute=OF_FLOAT32))
     _same(t, ttnn.multiply_(t.put(a), 0.3), elementwise.multiply(a, torch.tensor(0.3).bfloat16().float()))
+    _alone(t)
+
+
+def blocks_that_end_inside(t: Env) -> None:
+    """Zeros fill the last block of a block float up; the result is as wide as the tensor."""
+    _rounds(t)
+    ttnn = t.ttnn
+    a = t.rand(1, 1, 32, 50)
+
+    def filled_up(value: Tensor) -> Tensor:
+        return torch.nn.functional.pad(value, (0, 14))
+
+    block = from_host(filled_up(a), "bfloat8_b")[..., :50]
+    out = ttnn.multiply(t.put(a, dtype="bfloat8_b"), 2.0)
+    _same(t, out, pack(filled_up(2 * block), "bfloat8_b")[..., :50])
+    _same(t, ttnn.typecast(t.put(a), ttnn.bfloat8_b), pack(filled_up(a), "bfloat8_b", precise=True)[..., :50])
     _alone(t)
 
 

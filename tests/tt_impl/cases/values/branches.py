@@ -43,6 +43,7 @@ def cache_of_some_devices(t: Env) -> None:
     written = cache.clone()
     written[0, :, 5] = token[0, 0]
     written[1, :, 33] = token[0, 1]
+    assert t.shadow.emulated == {"ttnn.experimental.paged_update_cache(mesh_coords=)": 1}
     places = {1, 2 * t.shape[1] - 1}
     t.check(on_mesh, [written if rank in places else cache for rank in range(t.n)])
 
