@@ -141,26 +141,4 @@ def clones_beside_what_is_written(t: Env) -> None:
             t.check(untouched, parts)
 
 
-def memories_at_one_address(t: Env) -> None:
-    """A tensor in DRAM and one in L1 of the same address are two."""
-    ttnn = t.ttnn
-    x, y = t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64)
-    near = ttnn.to_memory_config(t.put(x), ttnn.L1_MEMORY_CONFIG)
-    page, kind = 64, dict(dtype=ttnn.bfloat16, layout=ttnn.ROW_MAJOR_LAYOUT, device=t.device)
-    fillers = [ttnn.empty((12 * 4096, 32), **kind)]  # past holes that others have left
-    begin = t.put(y)
-    pages = (near.buffer_address() - begin.buffer_address()) // page
-    ttnn.deallocate(begin)
-    fillers.append(ttnn.empty((12 * pages, 32), **kind))
-    far = t.put(y)
-    assert far.buffer_address() == near.buffer_address(), (far.buffer_address(), near.buffer_address())
-    t.check(near, x)
-    ttnn.multiply_(far, 2.0)
-    t.check(near, x)
-    t.check(far, 2 * y)
-    ttnn.deallocate(near)
-    t.check(far, 2 * y)
-    assert len(fillers) == 2
-
-
 CASES = collect(globals())
