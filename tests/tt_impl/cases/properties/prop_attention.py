@@ -284,6 +284,8 @@ def updates(t: Env, at: list, kind: str) -> None:
     table = _pages(t, users, 4)
     # In one cache for all, no two users write to one place.
     places = [max(0, place) // 3 * 3 % 126 + user for user, place in enumerate(at)] if kind == "shared" else at
+    if kind == "ring":  # the second user has been round once, the third twice
+        places = [place if place < 0 else place % 64 + 64 * user for user, place in enumerate(at)]
     shape = {"whole": (users, kv, 128, SIZE), "shared": (1, kv, 128, SIZE)}.get(kind, (users * 4, kv, block, SIZE))
     cache, caches = spread(t, *shape)
     new = t.rand(1, users, kv, SIZE)

@@ -63,6 +63,15 @@ def max_pool_indices(t: Env) -> None:
     t.check(places, [_last(place) for _, place in wanted])
 
 
+def max_pool_indices_of_four_sides(t: Env) -> None:
+    """A border on one side only is no part of a place."""
+    x, images = _images(t, 1, 8, 10, 32)
+    _, places = t.ttnn.max_pool2d(x, 1, 8, 10, 32, [3, 3], [1, 1], [1, 0, 0, 1], [1, 1], return_indices=True)
+    framed = [F.pad(i, (0, 1, 1, 0), value=-math.inf) for i in images]
+    found = [F.max_pool2d(f, 3, 1, return_indices=True)[1] for f in framed]
+    t.check(places, [_last((place // 11 - 1) * 10 + place % 11) for place in found])
+
+
 @drawn(12, size=SIZES, kernel=KERNELS, stride=STRIDES, padded=st.booleans(), ceil=st.booleans(),
        count=st.booleans(), divisor=st.sampled_from([None, None, 5]))  # fmt: skip
 def avg_pools(
