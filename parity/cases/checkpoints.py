@@ -69,6 +69,11 @@ def quiet(*parts: str) -> tuple[tuple[str, float], ...]:
     return tuple((part, 1e-3) for part in parts)
 
 
+SHARP = (("attn.norm", 2.0), ("attn.to_out", 2.0))
+"""Gains that make attention's scores four times as large, and give more of its answers, so that a place too far and a
+single token count in bf16."""
+
+
 def _widths(name: str, *keys: str) -> dict[str, Any]:
     return {key: get_published(name)[1].config[key] for key in keys}
 

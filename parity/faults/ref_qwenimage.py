@@ -16,7 +16,7 @@ from refsim.parallel.sequence import TokenShards
 
 
 def _model(mesh: str, parallel: str, batch: int = 1, **layout: Any) -> Case:
-    shape = ModelShape((12, 18), 45, batch)  # 54 tokens of the picture, 23 of others: two shards of 64 and 13
+    shape = ModelShape((12, 18), 45, batch)  # 54 tokens of the picture, 39 of others: two shards of 64 and 29
     return make_case("transformer", "qwenimage_edit_tiny", Layout(mesh, parallel, **layout), shape)
 
 

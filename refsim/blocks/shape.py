@@ -154,7 +154,7 @@ class SingleStreamShape(BlockShape):
         norm_name: of the norm.
         attention: what the names of q, k, v and their norms begin with.
         mlp: name of the linear into the MLP.
-        packed: name of one linear without bias of q, k, v and the MLP's in, in the place of theirs; None for none.
+        packed: name of one linear without bias of q, k, v and a gated MLP's in, in the place of theirs; None for none.
         out: name of the linear of [heads | MLP].
         joined: diffusers' block takes and gives both streams as one, so that what it adds to each is judged by itself.
     """

@@ -23,7 +23,7 @@ from refsim.blocks.sequences import Sequences
 from refsim.blocks.shape import SingleStreamShape
 from refsim.files.checkpoint import Weights
 from refsim.layers.attention import StreamQKV, turned
-from refsim.layers.feedforward import GATED, activated
+from refsim.layers.feedforward import activated
 from refsim.layers.linear import AttentionSizes, ColParallelLinear, PackedColumns, take_part
 from refsim.layers.modulation import modulate
 from refsim.layers.rope import Rotary
@@ -92,7 +92,7 @@ class _Apart:
 
 
 class _Packed:
-    """One linear of q, k, v and the MLP's in, each part cut over tp by itself."""
+    """One linear of q, k, v and both halves of a gated MLP's in, each part cut over tp by itself."""
 
     def __init__(self, weights: Weights, device: Device, prefix: str, shape: SingleStreamShape) -> None:
         self._device = device
@@ -101,7 +101,7 @@ class _Packed:
         tp = device.groups["tp"]
         sizes = AttentionSizes(shape.features, shape.num_heads, shape.head_dim)
         mlp = (shape.hidden, padded_features(shape.hidden, tp.size))
-        parts = [(sizes.inner, sizes.padded(tp))] * 3 + [mlp] * (2 if shape.activation in GATED else 1)
+        parts = [(sizes.inner, sizes.padded(tp))] * 3 + [mlp] * 2
         name = f"{prefix}.{shape.packed}"
         self._in = PackedColumns(weights, device, name, in_features=shape.features, parts=parts, bias=False)
         norm = head_norm(shape)

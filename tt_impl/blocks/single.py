@@ -20,7 +20,7 @@ from refsim.files.checkpoint import Weights
 from tt_impl.blocks.parts import Modulations, Time, head_norm, stream_norm
 from tt_impl.blocks.sequences import Sequences
 from tt_impl.layers.attention import StreamQKV, turned
-from tt_impl.layers.feedforward import GATED, gated
+from tt_impl.layers.feedforward import gated
 from tt_impl.layers.linear import AttentionSizes, ColParallelLinear, create_heads, pad_to, put_packed
 from tt_impl.layers.matmul import Residual, add_gated, matmul, split_matmul
 from tt_impl.layers.rope import PairTables
@@ -96,26 +96,20 @@ class _Packed:
         self._ctx = ctx
         self._activation = shape.activation
         sizes = AttentionSizes(shape.features, shape.num_heads, shape.head_dim)
-        halves = 2 if shape.activation in GATED else 1
-        parts = [sizes.inner] * 3 + [shape.hidden] * halves
+        parts = [sizes.inner] * 3 + [shape.hidden] * 2
         whole = weights.take(f"{prefix}.{shape.packed}.weight", (sum(parts), shape.features)).split(parts)
         width = padded_features(shape.features, ctx.tp)
         self._heads = sizes.padded(ctx) // sizes.head_dim // ctx.tp
         self._qkv = put_packed(ctx, whole[:3], [sizes.padded(ctx)] * 3, width)
-        self._mlp = put_packed(ctx, whole[3:], [padded_features(shape.hidden, ctx.tp)] * halves, width)
+        self._mlp = put_packed(ctx, whole[3:], [padded_features(shape.hidden, ctx.tp)] * 2, width)
         norm = head_norm(shape)
         names = (f"{prefix}.{shape.attention}.norm_{n}" for n in "qk")
         self._norms = [norm(weights, ctx, each, features=shape.head_dim) for each in names]
 
     def __call__(self, x: ttnn.Tensor, rotary: PairTables | None) -> tuple[QKV, Hidden]:
         heads = create_heads(matmul(self._ctx, x, self._qkv, within=True), self._heads)
-        hidden = self._hidden(x)
+        hidden = gated(split_matmul(self._ctx, x, self._mlp, None, chunks=2), self._activation)
         return turned(heads, self._norms, rotary), lambda: hidden
-
-    def _hidden(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        if self._activation in GATED:
-            return gated(split_matmul(self._ctx, x, self._mlp, None, chunks=2), self._activation)
-        return matmul(self._ctx, x, self._mlp, activation=self._activation)
 
 
 class AttentionAndMLPOut:

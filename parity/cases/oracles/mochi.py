@@ -44,7 +44,7 @@ class MochiOracle(Oracle):
 
     def further_block_inputs(self, config: dict[str, Any], shape: BlockShape) -> dict[str, Tensor]:
         size = (3, config["num_attention_heads"], config["attention_head_dim"] // 2)
-        frequencies = torch.randn(size, generator=generator(0, "rotation")) / 16
+        frequencies = torch.randn(size, generator=generator(0, "rotation")) / 2
         return {
             "grid": torch.tensor(box(shape.n)),
             "pos_frequencies": frequencies,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parity.cases import BlockShape, Layout, ModelShape, Registry
-from parity.cases.checkpoints import RandomModel, published, quiet, register
+from parity.cases.checkpoints import SHARP, RandomModel, published, quiet, register
 from parity.cases.layouts import USP24, add_transformer, layouts
 from parity.cases.pipelines import PipelineSpec, register_pipeline
 from refsim.pipelines.request import PipelineRequest
@@ -17,8 +17,11 @@ _TINY = published("flux2-dev", num_attention_heads=3, joint_attention_dim=48, nu
 _SIZE = {"latent": (14, 22), "text": 29}
 """77 tokens of the image and 29 of the prompt, which divide by nothing; nor do 3, 5 and 7 heads, or 120 features of a
 feed-forward, of which gate and up are padded one by one."""
-_TINY64 = _TINY.but(attention_head_dim=64, axes_dims_rope=(16, 8, 24, 16))
-_QUIET = ("x_embedder", "context_embedder", "to_q", "to_k", "add_q_proj", "add_k_proj", "to_out", "to_add_out")
+_TINY64 = _TINY.but(attention_head_dim=64, axes_dims_rope=(16, 8, 24, 16), gains=SHARP)
+_QUIET = quiet(
+    *("x_embedder", "context_embedder", "to_q", "to_k", "add_q_proj", "add_k_proj", "to_out", "to_add_out"),
+    *("linear_out", "to_qkv_mlp_proj"),
+)
 _BLOCKS = {"down_block_types": ("DownEncoderBlock2D",) * 3, "up_block_types": ("UpDecoderBlock2D",) * 3}
 _VAE = published("flux2-vae", **_BLOCKS, block_out_channels=(16, 24, 32), decoder_block_out_channels=(24, 16, 32)).but(
     latent_channels=16, norm_num_groups=8, layers_per_block=1
@@ -54,10 +57,10 @@ _MODELS = {
     # One kind of block only; what goes out is not what comes in; another epsilon.
     "flux2_double_tiny": _TINY.but(num_single_layers=0, out_channels=5, patch_size=2, eps=1e-5),
     "flux2_single_tiny": _TINY.but(num_layers=0, num_attention_heads=7, rope_theta=10000),
-    "flux2_tiny_quiet": _TINY.but(gains=quiet(*_QUIET, "linear_out", "to_qkv_mlp_proj")),
+    "flux2_tiny_quiet": _TINY.but(gains=_QUIET),
     # Whole tiles per head, as TTNN wants it: 192 features, padded to 256 over four devices.
     "flux2_tiny64": _TINY64,
-    "flux2_klein_tiny64": _TINY64.but(guidance_embeds=False, num_attention_heads=5, eps=1e-5),
+    "flux2_klein_tiny64": _TINY64.but(guidance_embeds=False, num_attention_heads=5, eps=1e-5, gains=_QUIET),
     "flux2_tiny64_single_block": _TINY64.but(block=3),
     "flux2_tiny64_double_block": _TINY64.but(block=1),
     # A decoder of other widths than the encoder; whole tiles of channels, as ttnn.group_norm wants them.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from parity.cases import BlockShape, Layout, ModelShape, Registry
-from parity.cases.checkpoints import RandomModel, published, register
+from parity.cases.checkpoints import SHARP, RandomModel, published, register
 from parity.cases.layouts import RING8, ULYSSES8, USP24, USP42, add_transformer, layouts
 from parity.cases.pipelines import PipelineSpec, register_pipeline
 from refsim.pipelines.request import PipelineRequest
@@ -14,7 +14,7 @@ from refsim.pipelines.request import PipelineRequest
 _TINY = published("qwen-image", num_attention_heads=3, attention_head_dim=16, num_layers=3, joint_attention_dim=64).but(
     axes_dims_rope=(4, 6, 6), zero_cond_t=False
 )
-_WIDE = _TINY.but(attention_head_dim=64, axes_dims_rope=(16, 24, 24), num_layers=2)
+_WIDE = _TINY.but(attention_head_dim=64, axes_dims_rope=(16, 24, 24), num_layers=2, gains=SHARP)
 _SIZE = {"latent": (14, 22), "text": 29}
 """77 tokens of the picture and 29 of the prompt, which divide by nothing; nor do three heads."""
 
@@ -46,8 +46,7 @@ _MODELS = {
     # Whole tiles per head, as TTNN wants it: 192 features, padded to 256 over four devices.
     "qwenimage_tiny64": _WIDE,
     "qwenimage_edit_tiny64": _WIDE.but(zero_cond_t=True),
-    # Scores four times as large, and more of what attention gives, so that places and single tokens count.
-    "qwenimage_edit_sharp64": _WIDE.but(zero_cond_t=True, gains=(("attn.norm", 2.0), ("attn.to_out", 2.0))),
+    "qwenimage_tiny64_block": _WIDE.but(block=1),
     # The parts of a pipeline; a picture's encoder is never asked.
     "qwenimage_vae_rgb_tiny": RandomModel(
         {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 1}, class_name="AutoencoderKLQwenImage"
@@ -115,9 +114,11 @@ def _ttnn(cases: Registry) -> None:
         add_transformer(cases, "qwenimage_edit_tiny64", layout, **_SIZE, **batch, **kind)
     for layout in (USP24, Layout("t3k", "sp4_tp2", "ulysses")):
         add_transformer(cases, "qwenimage_edit_tiny64", layout, suite="full", batch=1, **_SIZE, **kind)
-    add_transformer(cases, "qwenimage_tiny64", Layout("n300", "sp2"), **_SIZE, **kind)  # two prompts in turn
+    tall = _SIZE | {"latent": (24, 14)}  # two prompts in turn, which begin behind an even number of rows
+    add_transformer(cases, "qwenimage_tiny64", Layout("n300", "sp2"), **tall, **kind)
     split = Layout("bh-qb", "sp2_tp2", prompt_layout="split")
     add_transformer(cases, "qwenimage_tiny64", split, suite="full", batch=1, **_SIZE | {"text": 141}, **kind)
+    cases.make("ttnn_block", "qwenimage_tiny64_block", Layout("n300", "sp2"), BlockShape(75, 45), dtype="bf16")
     for layout in layouts("t3k-sp2_tp4 galaxy-cfg2_sp4_tp4"):
         cases.make("ttnn_block", "qwenimage_block", layout, BlockShape(), dtype="bf16", needs_gb=4)
 

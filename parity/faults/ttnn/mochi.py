@@ -21,7 +21,7 @@ def _block(mesh: str, parallel: str) -> Case:
 
 BLOCK = _block("bh-qb", "sp2_tp2")
 HOLES = make_case(
-    "ttnn_transformer", "mochi_sharp64", Layout("n300", "tp2"), ModelShape((3, 6, 10), 29, 2), dtype="bf16"
+    "ttnn_transformer", "mochi_tiny64", Layout("n300", "tp2"), ModelShape((3, 6, 10), 29, 2), dtype="bf16"
 )  # the second sample's prompt has holes
 FRAMES = make_case(
     "ttnn_vae_decoder", "mochi_vae_tiny", Layout("bh-qb", "sp2_tp2"), ModelShape((2, 5, 4), 0, 1), dtype="bf16"

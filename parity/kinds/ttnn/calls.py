@@ -72,6 +72,7 @@ _BUILT = (
     "flux1_tiny64",
     "flux2_tiny64",
     "qwenimage_tiny64",
+    "mochi_tiny64",
     "wan21_i2v_tiny64",
     "cogvideox_5b_tiny64",
     "t5_tiny64",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 from refsim.base.errors import UserError
 from refsim.base.schema import Count, Flag, Size
 from refsim.blocks.config import BlocksConfig, check_rotary_axes
 from refsim.blocks.shape import PROMPT_NAMES, DoubleStreamShape, ModulationShape, StreamShape, chunks
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -51,3 +55,18 @@ class QwenImageConfig(BlocksConfig):
     def from_dict(cls, config: dict[str, Any]) -> QwenImageConfig:
         """Read a parsed config.json as the others, where only ``out_channels`` of null are as many as go in."""
         return super().from_dict({"out_channels": cls.out_channels} | config)
+
+
+def image_sizes(img_shapes_M3: Tensor, tokens: int) -> list[list[int]]:
+    """Return (frames, rows, columns) of every image's tokens; on meta one row of all.
+
+    Raises:
+        UserError: the images do not have as many ``tokens``.
+    """
+    sizes = [[1, 1, tokens]] if img_shapes_M3.is_meta else img_shapes_M3.long().tolist()
+    if sum(map(prod, sizes)) != tokens:
+        raise UserError(
+            f"img_shapes is {sizes}, {sum(map(prod, sizes))} tokens in all, but hidden_states has {tokens}; give "
+            "(frames, rows, columns) of tokens of every image, the target's first."
+        )
+    return sizes

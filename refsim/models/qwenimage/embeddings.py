@@ -11,15 +11,13 @@ A prompt is padded to the longest of a batch; its mask may have any pattern, and
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 import torch
 from torch import Tensor
 
-from refsim.base.errors import UserError
 from refsim.blocks.sequences import Sequences
 from refsim.layers.rope import text_angles
-from refsim.models.qwenimage.config import QwenImageConfig
+from refsim.models.qwenimage.config import QwenImageConfig, image_sizes
 from refsim.runtime.device import Device
 
 _THETA = 10000.0
@@ -45,18 +43,8 @@ def image_positions(img_shapes: list[list[int]]) -> tuple[Tensor, Tensor, int]:
 def sequences_of(
     device: Device, config: QwenImageConfig, img_shapes_M3: Tensor, tokens: int, mask_BL: Tensor
 ) -> Sequences:
-    """Cut the images' ``tokens`` and the prompt; tables and modulation are those of this device's tokens.
-
-    Raises:
-        UserError: the images do not have as many tokens as ``img_shapes`` says.
-    """
-    sizes = [[1, 1, tokens]] if img_shapes_M3.is_meta else img_shapes_M3.long().tolist()
-    if sum(map(prod, sizes)) != tokens:
-        raise UserError(
-            f"img_shapes is {sizes}, {sum(map(prod, sizes))} tokens in all, but hidden_states has {tokens}; give "
-            "(frames, rows, columns) of tokens of every image, the target's first."
-        )
-    places_N3, numbers_N, first = image_positions(sizes)
+    """Cut the images' ``tokens`` and the prompt; tables and modulation are those of this device's tokens."""
+    places_N3, numbers_N, first = image_positions(image_sizes(img_shapes_M3, tokens))
     text_L3 = (first + torch.arange(mask_BL.shape[1]))[:, None].expand(-1, _SHAPE)
 
     def angles(places_N3: Tensor) -> Tensor:  # in fp32, as diffusers computes them

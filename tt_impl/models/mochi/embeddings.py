@@ -32,13 +32,14 @@ _AREA = 192 * 192
 
 
 def sequences_of(
-    ctx: Context, frequencies_3HP: torch.Tensor, grid: Grid, places_L: torch.Tensor, samples: int
+    ctx: Context, frequencies_3HP: torch.Tensor, grid: Grid, places_L: torch.Tensor, samples: int = 1
 ) -> Sequences:
-    """Return how a video of ``grid`` is cut and turned, tokens over sp and heads over tp, and ``samples`` prompts whose
-    valid tokens stand at these places.
+    """Return how a video of ``grid`` is cut and turned, tokens over sp and heads over tp.
 
     Args:
         frequencies_3HP: of all heads, how fast a pair turns along each axis.
+        places_L: where the valid tokens of the prompts stand.
+        samples: prompts, which count where ``places_L`` has holes.
     """
     sequences = Sequences.of(ctx, math.prod(grid), len(places_L))
     positions_N3 = positions(grid)
@@ -61,7 +62,7 @@ def positions(grid: Grid) -> torch.Tensor:
     """(t, y, x) of all tokens of a grid (frames, rows, columns), (N, 3) in fp32, t slowest."""
     frames, rows, columns = grid
     scale = (_AREA / (rows * columns)) ** 0.5
-    axes = [torch.arange(frames, dtype=torch.float32)]
+    axes = [torch.arange(frames).float()]
     for size in (rows, columns):
         edges = torch.linspace(-size * scale / 2, size * scale / 2, size + 1)
         axes.append((edges[:-1] + edges[1:]) / 2)

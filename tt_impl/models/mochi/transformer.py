@@ -72,5 +72,5 @@ def bind_block(
     """Return block ``index`` for the video whose patches ``grid`` counts, and a prompt that is valid as a whole."""
     frames, rows, columns = inputs["grid"].tolist()
     tokens = torch.arange(inputs["prompt"].shape[1])
-    sequences = sequences_of(ctx, inputs["pos_frequencies"], (frames, rows, columns), tokens, inputs["prompt"].shape[0])
+    sequences = sequences_of(ctx, inputs["pos_frequencies"], (frames, rows, columns), tokens)
     return bind(weights, ctx, config, index, sequences)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 import torch
 
-from refsim.models.qwenimage.config import QwenImageConfig
+from refsim.models.qwenimage.config import QwenImageConfig, image_sizes
 from tt_impl.blocks.sequences import Sequences
 from tt_impl.layers.rope import rotary_angles
 from tt_impl.parallel.context import Context
@@ -32,9 +31,7 @@ def sequences_of(
     ctx: Context, config: QwenImageConfig, img_shapes_M3: torch.Tensor, tokens: int, prompt_L: torch.Tensor
 ) -> Sequences:
     """Of ``tokens`` of all images and of a prompt of which those at the places ``prompt_L`` are there."""
-    sizes = [[1, 1, tokens]] if img_shapes_M3.is_meta else img_shapes_M3.long().tolist()
-    assert sum(map(prod, sizes)) == tokens, f"{sizes} where there are {tokens} tokens"
-    places_N3, numbers_N, first = image_positions(sizes)
+    places_N3, numbers_N, first = image_positions(image_sizes(img_shapes_M3, tokens))
     text_L3 = (first + prompt_L)[:, None].expand(-1, 3)
 
     def angles(places_N3: torch.Tensor) -> torch.Tensor:
