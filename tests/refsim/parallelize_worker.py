@@ -11,8 +11,9 @@ import sys
 import torch
 
 import refsim
+from parity.kinds.cpu.pipeline import frames_and_steps
 from refsim.base.errors import UserError
-from tests.refsim.pipelines.test_sd3 import REQUEST, diffusers_picture
+from tests.refsim.pipelines.test_sd3 import REQUEST
 from tests.refsim.tiny import cogvideox, cogvideox_pipeline, wan_pipeline
 from tests.refsim.tiny.sd3_pipeline import make_pipeline
 
@@ -47,8 +48,8 @@ def video(make, parallel: str, frames: int, text: int) -> dict[str, float]:
 
 
 def sd3(parallel: str) -> dict[str, float]:
-    expected, steps = diffusers_picture(make_pipeline(), REQUEST)
-    picture, ours = diffusers_picture(refsim.parallelize(make_pipeline(), parallel), REQUEST)
+    expected, steps = frames_and_steps(make_pipeline(), REQUEST)
+    picture, ours = frames_and_steps(refsim.parallelize(make_pipeline(), parallel), REQUEST)
     return {"sample": error(ours, steps), "pixels": int((picture - expected).abs().max())}
 
 

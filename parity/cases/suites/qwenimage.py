@@ -52,6 +52,7 @@ _MODELS = {
         {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 1}, class_name="AutoencoderKLQwenImage"
     ),
     "qwenimage_wide_tiny": _TINY.but(joint_attention_dim=24, num_layers=2),
+    "qwenimage_guided64": _WIDE.but(gains=()),  # errors grow by guidance and steps
     "qwen25vl_tiny": _QWEN25VL,
     "qwen25vl_64_tiny": _QWEN25VL.but(text_config=_QWEN_TEXT | _AS_WIDE | _NO_TOKENS),
     # Real widths.
@@ -78,7 +79,7 @@ def add(cases: Registry) -> None:
     for name, model in _MODELS.items():
         register(name, model)
     register_pipeline("qwenimage_pipeline_tiny", _PIPELINE)
-    parts = {"text_encoder": "qwen25vl_64_tiny", "transformer": "qwenimage_tiny64"}
+    parts = {"text_encoder": "qwen25vl_64_tiny", "transformer": "qwenimage_guided64"}
     register_pipeline("qwenimage_pipeline_tiny64", replace(_PIPELINE, parts=_PIPELINE.parts | parts))
     for layout in layouts("t3k-sp2_tp4 t3k-sp8-usp_r2u4-split bh_qb-sp2_tp2"):
         add_transformer(cases, "qwenimage_tiny", layout, **_SIZE)

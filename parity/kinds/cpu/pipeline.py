@@ -127,8 +127,6 @@ class DiffusersRun:
 
 def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: str | None = None) -> DiffusersRun:
     """Run a pipeline in diffusers; ``rounded``: with weights that bf16 can hold."""
-    spec = PIPELINES[name]
-    steps = []
     decoder_inputs = []
     pipe = load_pipeline(name, folder, rounded=rounded, variant=variant)
     decode = pipe.vae.decode
@@ -138,19 +136,25 @@ def diffusers_run(name: str, folder: Path, *, rounded: bool = False, variant: st
         return decode(z, *args, **more)
 
     pipe.vae.decode = keep_input
+    return DiffusersRun(*frames_and_steps(pipe, PIPELINES[name].request), *decoder_inputs)
+
+
+def frames_and_steps(pipe: Any, request: PipelineRequest, **more: Any) -> tuple[Tensor, Tensor]:
+    """Run a pipeline of diffusers and return 8-bit values (F, H, W, 3) in int16, and the latents after every step."""
+    steps = []
 
     def keep(pipe: Any, index: int, t: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         steps.append(tensors["latents"].clone())
         return {}
 
-    asked = spec.request
-    arguments = arguments_of(asked)
-    if "true_cfg_scale" in inspect.signature(type(pipe).__call__).parameters:  # its guidance_scale is another number
+    arguments = arguments_of(request) | more
+    if (
+        inspect.signature(type(pipe).__call__).parameters["guidance_scale"].default is None
+    ):  # a number of distilled models
         arguments["true_cfg_scale"] = arguments.pop("guidance_scale")
-    result = pipe(prompt=asked.prompt, callback_on_step_end=keep, output_type="np", **arguments)
+    result = pipe(prompt=request.prompt, callback_on_step_end=keep, output_type="np", **arguments)
     images = result.frames[0] if hasattr(result, "frames") else result.images
-    frames = (torch.from_numpy(images) * 255).round().to(torch.int16)
-    return DiffusersRun(frames, torch.stack(steps), *decoder_inputs)
+    return (torch.from_numpy(images) * 255).round().to(torch.int16), torch.stack(steps)
 
 
 def load_pipeline(

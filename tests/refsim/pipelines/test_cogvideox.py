@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
+from parity.kinds.cpu.pipeline import frames_and_steps
 from refsim.api.images import generate_images
 from refsim.base.errors import UserError
 from refsim.pipelines.request import PipelineRequest
@@ -27,26 +27,7 @@ def tiny(request, tmp_path_factory):
     pipe = make_pipeline(request.param != "2b-ddim", **changes.get(request.param, {}))
     folder = tmp_path_factory.mktemp("cogvideox")
     pipe.save_pretrained(folder)
-    steps = []
-
-    def keep(pipe, index, t, tensors):
-        steps.append(tensors["latents"].clone())
-        return {}
-
-    images = pipe(
-        REQUEST.prompt,
-        REQUEST.negative_prompt,
-        height=REQUEST.height,
-        width=REQUEST.width,
-        num_frames=REQUEST.frames,
-        num_inference_steps=REQUEST.steps,
-        guidance_scale=REQUEST.guidance,
-        generator=torch.Generator().manual_seed(REQUEST.seed),
-        max_sequence_length=REQUEST.max_text,
-        callback_on_step_end=keep,
-        output_type="np",
-    ).frames[0]
-    return folder, (torch.from_numpy(images) * 255).round().to(torch.int16), torch.stack(steps)
+    return folder, *frames_and_steps(pipe, REQUEST)
 
 
 USP = {"parallel": "sp8", "attention": "usp", "ring": 2, "ulysses": 4}

@@ -9,6 +9,7 @@ import torch
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus
 from PIL import Image
 
+from parity.kinds.cpu.pipeline import frames_and_steps
 from refsim.api.images import generate_images
 from refsim.base.errors import UserError
 from refsim.pipelines.hosts import qwenimage_edit
@@ -21,30 +22,6 @@ REQUEST = PipelineRequest(
     "a cat runs over green hills", "slow dog", steps=3, guidance=4.0, height=48, width=64, seed=7, max_text=40
 )
 AREAS = {"CONDITION_IMAGE_SIZE", "VAE_IMAGE_SIZE", "_READ_AREA", "_DRAWN_AREA"}
-
-
-def diffusers_picture(pipe, request, **more):
-    """(8-bit picture, latents after every step) of diffusers' own run."""
-    steps = []
-
-    def keep(pipe, index, t, tensors):
-        steps.append(tensors["latents"].clone())
-        return {}
-
-    image = pipe(
-        prompt=request.prompt,
-        negative_prompt=request.negative_prompt,
-        true_cfg_scale=request.guidance,
-        height=request.height,
-        width=request.width,
-        num_inference_steps=request.steps,
-        generator=torch.Generator().manual_seed(request.seed),
-        **({"max_sequence_length": request.max_text} if request.max_text else {}),
-        **more,
-        callback_on_step_end=keep,
-        output_type="np",
-    ).images[0]
-    return (torch.from_numpy(image) * 255).round().to(torch.int16), torch.stack(steps)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +41,7 @@ def test_equals_diffusers(tiny, mesh, parallel, guidance):
     """The prompts differ in length, and a token's guided prediction is as long as the positive one."""
     folder, pipe = tiny
     request = replace(REQUEST, guidance=guidance)
-    check(generate_images(folder, request, mesh=mesh, parallel=parallel), *diffusers_picture(pipe, request))
+    check(generate_images(folder, request, mesh=mesh, parallel=parallel), *frames_and_steps(pipe, request))
 
 
 def check(found, picture, steps):
@@ -72,8 +49,8 @@ def check(found, picture, steps):
     assert not found.hazards
     for ours, theirs in zip(found.steps, steps, strict=True):
         assert relative_rmse(ours, theirs) <= 5e-6
-    assert (found.pixels[0] - picture).abs().max() <= 1
-    error = (found.pixels[0].double() - picture).square().mean()
+    assert (found.pixels - picture).abs().max() <= 1
+    error = (found.pixels.double() - picture).square().mean()
     assert error == 0 or 10 * torch.log10(255**2 / error) > 60
     assert picture.float().std() > 10  # a picture, not a flat grey
 
@@ -102,7 +79,7 @@ def test_an_edit_equals_diffusers(edit, monkeypatch, mesh, parallel, guidance):
     request = replace(REQUEST, guidance=guidance, max_text=None, images=tuple(paths))
     sizes = QwenImageHost().sizes(folder, replace(request, height=None, width=None))
     assert (sizes.width, sizes.height) == pipeline_qwenimage_edit_plus.calculate_dimensions(1024 * 1024, 72 / 56)
-    picture, steps = diffusers_picture(pipe, request, image=[Image.open(path) for path in paths])
+    picture, steps = frames_and_steps(pipe, request)
     check(generate_images(folder, request, mesh=mesh, parallel=parallel), picture, steps)
 
 

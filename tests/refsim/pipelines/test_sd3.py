@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
+from parity.kinds.cpu.pipeline import frames_and_steps
 from refsim.api.images import generate_images
 from refsim.base.errors import UserError
 from refsim.pipelines.request import PipelineRequest
@@ -18,34 +18,11 @@ REQUEST = PipelineRequest(
 )
 
 
-def diffusers_picture(pipe, request):
-    """(8-bit picture, latents after every step) of diffusers' own run."""
-    steps = []
-
-    def keep(pipe, index, t, tensors):
-        steps.append(tensors["latents"].clone())
-        return {}
-
-    image = pipe(
-        request.prompt,
-        negative_prompt=request.negative_prompt,
-        height=request.height,
-        width=request.width,
-        num_inference_steps=request.steps,
-        guidance_scale=request.guidance,
-        generator=torch.Generator().manual_seed(request.seed),
-        max_sequence_length=request.max_text,
-        callback_on_step_end=keep,
-        output_type="np",
-    ).images[0]
-    return (torch.from_numpy(image) * 255).round().to(torch.int16), torch.stack(steps)
-
-
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     pipe, folder = make_pipeline(), tmp_path_factory.mktemp("sd3")
     pipe.save_pretrained(folder)
-    return folder, *diffusers_picture(pipe, REQUEST)
+    return folder, *frames_and_steps(pipe, REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +37,8 @@ def test_equals_diffusers(tiny, mesh, parallel, more):
     assert not found.hazards
     for ours, theirs in zip(found.steps, steps, strict=True):
         assert relative_rmse(ours, theirs) <= 5e-6
-    assert found.pixels.shape == (1, *picture.shape)
-    assert (found.pixels[0] - picture).abs().max() <= 1
+    assert found.pixels.shape == picture.shape
+    assert (found.pixels - picture).abs().max() <= 1
     assert picture.float().std() > 10  # a picture, not a flat grey
     if found.check:
         assert len(found.check.step_pcc) == REQUEST.steps
@@ -75,9 +52,9 @@ def test_without_t5_and_without_guidance(tmp_path):
     vae = tmp_path / "vae" / "diffusion_pytorch_model.fp16.safetensors"
     vae.rename(vae.with_name("diffusion_pytorch_model.safetensors"))
     request = replace(REQUEST, guidance=1.0, steps=2)
-    picture, _ = diffusers_picture(pipe, request)
+    picture, _ = frames_and_steps(pipe, request)
     found = generate_images(tmp_path, request, mesh="n300", parallel="tp2", variant="fp16")
-    assert (found.pixels[0] - picture).abs().max() <= 1
+    assert (found.pixels - picture).abs().max() <= 1
     with pytest.raises(UserError, match="weights of a variant only; give variant fp16"):
         generate_images(tmp_path, request, mesh="n300", parallel="tp2")
     with pytest.raises(UserError, match="no weights of variant ema"):

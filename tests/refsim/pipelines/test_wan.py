@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from parity.kinds.cpu.pipeline import frames_and_steps
 from refsim.api.images import Check, generate_images
 from refsim.base.errors import UserError
 from refsim.pipelines.request import PipelineRequest
@@ -38,32 +39,7 @@ def tiny(tmp_path_factory):
     """(folder, diffusers' 8-bit frames, its latents after every step)."""
     pipe, folder = make_pipeline(), tmp_path_factory.mktemp("wan")
     pipe.save_pretrained(folder)
-    return folder, *diffusers_frames(pipe)
-
-
-def diffusers_frames(pipe):
-    """(8-bit frames, latents after every step) of diffusers' own run."""
-    steps = []
-
-    def keep(pipe, index, t, tensors):
-        steps.append(tensors["latents"].clone())
-        return {}
-
-    images = pipe(
-        REQUEST.prompt,
-        REQUEST.negative_prompt,
-        height=REQUEST.height,
-        width=REQUEST.width,
-        num_frames=REQUEST.frames,
-        num_inference_steps=REQUEST.steps,
-        guidance_scale=REQUEST.guidance,
-        guidance_scale_2=REQUEST.guidance_2,
-        generator=torch.Generator().manual_seed(REQUEST.seed),
-        max_sequence_length=REQUEST.max_text,
-        callback_on_step_end=keep,
-        output_type="np",
-    ).frames[0]
-    return (torch.from_numpy(images) * 255).round().to(torch.int16), torch.stack(steps)
+    return folder, *frames_and_steps(pipe, REQUEST)
 
 
 def test_equals_diffusers(tiny):
@@ -91,7 +67,7 @@ def test_a_lora_of_each_expert_equals_diffusers_with_merged_weights(tiny, tmp_pa
         save_file(keys, tmp_path / f"{name}.safetensors")
         with torch.no_grad():
             weight += scale * up @ down
-    frames, steps = diffusers_frames(pipe)
+    frames, steps = frames_and_steps(pipe, REQUEST)
     lora = [f"{tmp_path}/transformer.safetensors:0.5", f"transformer_2={tmp_path}/transformer_2.safetensors"]
     found = generate_images(folder, REQUEST, mesh="n300", parallel="tp2", lora=lora)
     assert all(relative_rmse(ours, theirs) <= 5e-6 for ours, theirs in zip(found.steps, steps, strict=True))
@@ -105,22 +81,12 @@ def test_one_expert_flow_match_and_no_guidance(tmp_path):
     pipe = make_pipeline(scheduler=FlowMatchEulerDiscreteScheduler(shift=5.0), transformer_2=None, boundary_ratio=None)
     pipe.save_pretrained(tmp_path)
     request = replace(REQUEST, guidance=1.0, guidance_2=None, height=32, width=48, frames=5, steps=3)
-    images = pipe(
-        request.prompt,
-        height=32,
-        width=48,
-        num_frames=5,
-        num_inference_steps=3,
-        guidance_scale=1.0,
-        generator=torch.Generator().manual_seed(request.seed),
-        max_sequence_length=request.max_text,
-        output_type="np",
-    ).frames[0]
+    frames, _ = frames_and_steps(pipe, request)
     with pytest.raises(UserError, match="leave out guidance_2"):
         generate_images(tmp_path, replace(request, guidance_2=2.0), mesh="n300", parallel="sp2")
     found = generate_images(tmp_path, request, mesh="n300", parallel="sp2")
     assert found.notes["experts"] == ["transformer"] * 3
-    assert (found.pixels - (torch.from_numpy(images) * 255).round().to(torch.int16)).abs().max() <= 1
+    assert (found.pixels - frames).abs().max() <= 1
 
 
 @pytest.mark.parametrize(
