@@ -200,6 +200,8 @@ def _is_silent(node: ast.AST) -> bool:
     """Whether there is nothing in a node that a case of a right program could tell from something else."""
     if isinstance(node, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr | ast.arg | ast.Global):
         return True
+    if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
+        return True
     if isinstance(node, ast.If):
         *words, last = node.body  # words: what the sentence is made of
         guards = isinstance(last, ast.Raise) and not node.orelse

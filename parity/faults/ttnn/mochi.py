@@ -16,7 +16,7 @@ from parity.faults.ttnn.device import ttnn
 
 
 def _block(mesh: str, parallel: str) -> Case:
-    return make_case("ttnn_block", "mochi_tiny64_block", Layout(mesh, parallel), BlockShape(75, 45), dtype="bf16")
+    return make_case("ttnn_block", "mochi_tiny64_block", Layout(mesh, parallel), BlockShape(90, 45), dtype="bf16")
 
 
 BLOCK = _block("bh-qb", "sp2_tp2")

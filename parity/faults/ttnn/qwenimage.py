@@ -16,7 +16,7 @@ Prompts = Iterator[tuple[slice, torch.Tensor]]
 
 
 def _model(mesh: str, parallel: str, batch: int = 1) -> Case:
-    shape = ModelShape((12, 18), 45, batch)  # 54 tokens of the picture, 39 of others: two shards of 64 and 29
+    shape = ModelShape((12, 18), 24, batch)  # 54 tokens of the picture, 39 of others: two shards of 64 and 29
     return make_case("ttnn_transformer", "qwenimage_edit_tiny64", Layout(mesh, parallel), shape, dtype="bf16")
 
 
