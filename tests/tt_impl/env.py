@@ -59,6 +59,26 @@ class Env:
             mesh_mapper=ttnn.ShardTensor2dMesh(self.device, mesh_shape=self.shape, dims=dims),
         )
 
+    def integers(self, value: Tensor, dtype: str = "int32") -> Any:
+        """``value`` on every device, in rows, as operations want places and tables."""
+        return self.put(value.to(torch.int32), dtype=dtype, layout="ROW_MAJOR")
+
+    def token(self, value: Tensor, first: int = 0) -> Any:
+        """[1, B, Hkv, E] on every device, a user on a core from column ``first`` on, as the caches want it."""
+        ttnn = self.ttnn
+        ends = ttnn.CoreCoord(first, 0), ttnn.CoreCoord(first + value.shape[1] - 1, 0)
+        cores = ttnn.CoreRangeSet({ttnn.CoreRange(*ends)})
+        spec = ttnn.ShardSpec(cores, (32, value.shape[-1]), ttnn.ShardOrientation.ROW_MAJOR)
+        config = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, spec)
+        return ttnn.to_memory_config(self.put(value), config)
+
+    def sdpa_config(self, rows: int = 0) -> Any:
+        """Chunks of a tile, on all cores but the last ``rows`` of them."""
+        x, y = self.mesh.grid
+        return self.ttnn.SDPAProgramConfig(
+            compute_with_storage_grid_size=(x, y - rows), q_chunk_size=32, k_chunk_size=32, exp_approx_mode=False
+        )
+
     def empty(self, *shape: int, fill: float | None = None) -> Any:
         kwargs = dict(dtype=self.ttnn.bfloat16, layout=self.ttnn.TILE_LAYOUT, device=self.device)
         return self.ttnn.empty(shape, **kwargs) if fill is None else self.ttnn.full(shape, fill, **kwargs)

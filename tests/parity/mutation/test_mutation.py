@@ -69,6 +69,7 @@ SILENT = '''
 """A: 1."""
 from x import y
 Pair = tuple[int, int]
+Time: TypeAlias = int | Mapping[str, Pair]
 def f(a: int = 0) -> tuple[int, int]:
     """2."""
     if a < 1:
@@ -79,7 +80,7 @@ def f(a: int = 0) -> tuple[int, int]:
 
 
 def test_types_texts_and_refusals_are_left_alone():
-    assert {(m.line, m.before, m.after) for m in mutations("a.py", SILENT)} == {(5, "0", "1")}
+    assert {(m.line, m.before, m.after) for m in mutations("a.py", SILENT)} == {(6, "0", "1")}
 
 
 def test_names_that_are_given_one_value_have_no_order():

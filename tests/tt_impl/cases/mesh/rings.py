@@ -56,9 +56,7 @@ def rows_without_a_number(t: Env) -> None:
     """Without ``ring_id`` the devices of a mesh of one row are the ring."""
     ttnn = t.ttnn
     q, k, v = (t.rand(1, 4, 64 * t.n, 64) for _ in range(3))
-    program = ttnn.SDPAProgramConfig(
-        compute_with_storage_grid_size=t.mesh.grid, q_chunk_size=32, k_chunk_size=32, exp_approx_mode=False
-    )
+    program = t.sdpa_config()
     out = ttnn.transformer.ring_distributed_scaled_dot_product_attention(
         *map(t.put, (q, k, v)), ring_size=t.n, program_config=program
     )

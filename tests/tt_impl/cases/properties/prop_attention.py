@@ -46,12 +46,6 @@ def _visible(sees: Callable[[int, int], bool], rows: int, columns: int) -> Tenso
     return torch.tensor([[sees(n, m) for m in range(columns)] for n in range(rows)])
 
 
-def _program(t: Env) -> Any:
-    return t.ttnn.SDPAProgramConfig(
-        compute_with_storage_grid_size=t.mesh.grid, q_chunk_size=32, k_chunk_size=32, exp_approx_mode=False
-    )
-
-
 @drawn(8, heads=SHARES, batch=st.sampled_from([1, 2]), causal=SOME, window=st.sampled_from([None, 16, 33]), sink=SOME,
        scale=st.sampled_from([None, 0.3]), joined=SOME)  # fmt: skip
 def prefill(
@@ -63,7 +57,7 @@ def prefill(
     s, ss = spread(t, 1, h, 1, 1, scale=4.0) if sink else (None, qs)
     out = t.ttnn.transformer.scaled_dot_product_attention(
         q, k, v, is_causal=causal, sliding_window_size=window, attention_sink=s, scale=scale,
-        output_concat_heads=joined, program_config=_program(t),
+        output_concat_heads=joined, program_config=t.sdpa_config(),
     )  # fmt: skip
 
     def sees(row: int, column: int) -> bool:
@@ -84,7 +78,7 @@ def masks(t: Env, heads: tuple, entries: int, every_head: bool) -> None:
     (q, qs), (k, ks), (v, vs) = (spread(t, 2, x, n, SIZE) for x, n in ((heads[0], 32), (heads[1], 96), (heads[1], 96)))
     m, ms = spread(t, entries, 4 if every_head else 1, 32, 96, scale=2.0)
     out = t.ttnn.transformer.scaled_dot_product_attention(
-        q, k, v, attn_mask=m, is_causal=False, program_config=_program(t)
+        q, k, v, attn_mask=m, is_causal=False, program_config=t.sdpa_config()
     )
 
     def sees(row: int, column: int) -> bool:
@@ -115,17 +109,13 @@ def latent(t: Env, form: str, causal: bool, wide: int) -> None:
     """V is a part of K's columns, or a tensor whose size is another one."""
     (q, qs), (k, ks), (v, vs) = (spread(t, 1, x, 64, size) for x, size in ((4, 128), (1, 128), (1, wide)))
     given = dict(head_dim_v=wide) if form == "columns" else dict(input_tensor_v=v)
-    out = t.ttnn.transformer.flash_mla_prefill(q, k, is_causal=causal, program_config=_program(t), **given)
+    out = t.ttnn.transformer.flash_mla_prefill(q, k, is_causal=causal, program_config=t.sdpa_config(), **given)
     values = [x[..., :wide] for x in ks] if form == "columns" else vs
 
     def sees(row: int, column: int) -> bool:
         return column <= row or not causal
 
     t.check(out, each(lambda q, k, v: _attended(q, k, v, sees), qs, ks, values), ulps=2)
-
-
-def _integers(t: Env, value: Tensor) -> Any:
-    return t.put(value.to(torch.int32), dtype="int32", layout="ROW_MAJOR")
 
 
 def _pages(t: Env, users: int, per_user: int) -> Tensor:
@@ -151,9 +141,9 @@ def decode(t: Env, heads: tuple, paged: bool, window: int | None, sink: bool, la
     shape = (users * 4, kv, block, SIZE) if paged else (users, kv, 128, SIZE)
     (q, qs), (k, ks), (v, vs) = spread(t, 1, users, h, SIZE), spread(t, *shape), spread(t, *shape)
     held = torch.nn.functional.pad(sinks := t.rand(h, 1, scale=4.0), (0, 31))
-    how: dict[str, Any] = dict(cur_pos_tensor=_integers(t, torch.tensor(at)), program_config=_program(t))
+    how: dict[str, Any] = dict(cur_pos_tensor=t.integers(torch.tensor(at)), program_config=t.sdpa_config())
     if paged:
-        how["page_table_tensor"] = _integers(t, table)
+        how["page_table_tensor"] = t.integers(table)
     transformer, prefix = ttnn.transformer, "paged_" if paged else ""
     if latent:
         out = getattr(transformer, f"{prefix}flash_multi_latent_attention_decode")(q, k, head_dim_v=32, **how)
@@ -192,15 +182,15 @@ def chunks(t: Env, start: int, window: int | None, latent: bool, told: bool) -> 
     )
     place: dict[str, Any] = dict(chunk_start_idx=start)
     if told:
-        place = dict(chunk_start_idx_tensor=_integers(t, torch.tensor([start])))
+        place = dict(chunk_start_idx_tensor=t.integers(torch.tensor([start])))
     if latent:
         out = ttnn.transformer.chunked_flash_mla_prefill(
-            q, k, 32, _integers(t, table), start, program_config=_program(t)
+            q, k, 32, t.integers(table), start, program_config=t.sdpa_config()
         )
         vs = [x[..., :32] for x in ks]
     else:
         out = ttnn.transformer.chunked_scaled_dot_product_attention(
-            q, k, v, _integers(t, table), **place, sliding_window_size=window, program_config=_program(t)
+            q, k, v, t.integers(table), **place, sliding_window_size=window, program_config=t.sdpa_config()
         )
 
     def sees(row: int, column: int) -> bool:
@@ -219,13 +209,13 @@ def ring_of_rows(t: Env, paged: bool, start: int, rank: int) -> None:
     only(paged or start == 0)
     total = start + n
     q, k, v = t.rand(1, 2, n, SIZE), t.rand(1, 2, total, SIZE), t.rand(1, 2, total, SIZE)
-    how: dict[str, Any] = dict(program_config=_program(t))
+    how: dict[str, Any] = dict(program_config=t.sdpa_config())
     held = [k, v]
     if paged:
         table = _pages(t, 1, total // block)
         order = table[0].argsort()
         held = [x[0].unflatten(1, (-1, block)).transpose(0, 1)[order] for x in (k, v)]
-        how |= dict(page_table=_integers(t, table), chunk_start_idx=start)
+        how |= dict(page_table=t.integers(table), chunk_start_idx=start)
     out = ttnn.transformer.ring_distributed_scaled_dot_product_attention(
         t.put(q), *map(t.put, held), ring_size=ring, ring_id=rank, **how
     )
@@ -289,9 +279,9 @@ def updates(t: Env, at: list, kind: str) -> None:
     shape = {"whole": (users, kv, 128, SIZE), "shared": (1, kv, 128, SIZE)}.get(kind, (users * 4, kv, block, SIZE))
     cache, caches = spread(t, *shape)
     new = t.rand(1, users, kv, SIZE)
-    how: dict[str, Any] = dict(update_idxs_tensor=_integers(t, torch.tensor(places)))
+    how: dict[str, Any] = dict(update_idxs_tensor=t.integers(torch.tensor(places)))
     if kind in ("paged", "ring"):
-        how["page_table"] = _integers(t, table)
+        how["page_table"] = t.integers(table)
     if kind == "ring":
         how["cache_position_modulo"] = 64
     if kind == "shared":
@@ -315,7 +305,7 @@ def fills(t: Env, tokens: int, ring: bool, user: int) -> None:
     cache, caches = spread(t, 10, kv, block, SIZE)
     new = t.rand(1, kv, tokens, SIZE)
     how: dict[str, Any] = dict(cache_position_modulo=64) if ring else {}
-    ttnn.experimental.paged_fill_cache(cache, t.put(new), _integers(t, table), batch_idx=user, **how)
+    ttnn.experimental.paged_fill_cache(cache, t.put(new), t.integers(table), batch_idx=user, **how)
     wanted = [x.clone() for x in caches]
     for x in wanted:
         for n in range(tokens):
@@ -329,7 +319,7 @@ def other_geometry(t: Env) -> None:
     ttnn = t.ttnn
     cache, table = t.rand(4, 1, 64, 64), _pages(t, 1, 4)
     held, tokens = t.put(cache), t.rand(1, 1, 64, 128)
-    ttnn.experimental.paged_fill_cache(held, t.put(tokens), _integers(t, table), batch_idx=0, block_size=32)
+    ttnn.experimental.paged_fill_cache(held, t.put(tokens), t.integers(table), batch_idx=0, block_size=32)
     wanted = cache.clone()
     for number, block in enumerate(table[0, :2].tolist()):
         tiles = [tokens[0, 0, number * 32 : number * 32 + 32, c : c + 32] for c in range(0, 128, 32)]
@@ -343,7 +333,7 @@ def rows_by_index(t: Env) -> None:
     held = [t.put(x) for x in caches]
     places = [5, -1, 70, 33]
     t.ttnn.experimental.indexed_fused_update_cache(
-        held[0], t.put(rows[0]), held[1], t.put(rows[1]), _integers(t, torch.tensor([places]))
+        held[0], t.put(rows[0]), held[1], t.put(rows[1]), t.integers(torch.tensor([places]))
     )
     for cache, new, tensor in zip(caches, rows, held, strict=True):
         for row, place in enumerate(places):

@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.tt_impl.cases.properties.prop_attention import SIZE, _attended, _integers, _pages, _program
+from tests.tt_impl.cases.properties.prop_attention import SIZE, _attended, _pages
 from tests.tt_impl.env import Env, collect
 from tests.tt_impl.properties import drawn, each, spread
 
@@ -67,8 +67,8 @@ def both_caches(t: Env, at: list[int], paged: bool, heads: int) -> None:
     shape = (users * 4, heads, block, SIZE) if paged else (users, heads, 128, SIZE)
     (k, ks), (v, vs) = spread(t, *shape), spread(t, *shape)
     new = t.rand(1, users, heads, SIZE), t.rand(1, users, heads, SIZE)
-    how: dict[str, Any] = dict(update_idxs_tensor=_integers(t, torch.tensor(at)))
-    how |= dict(page_table=_integers(t, table)) if paged else {}
+    how: dict[str, Any] = dict(update_idxs_tensor=t.integers(torch.tensor(at)))
+    how |= dict(page_table=t.integers(table)) if paged else {}
     t.ttnn.experimental.paged_fused_update_cache(k, _apart(t, new[0], 0), v, _apart(t, new[1], users), **how)
     for held, before, rows in ((k, ks, new[0]), (v, vs, new[1])):
         wanted = [x.clone() for x in before]
@@ -142,7 +142,7 @@ def two_streams(t: Env, tokens: tuple, heads: int, batch: int, scale: float | No
     spatial, prompt = ([spread(t, batch, heads, rows, SIZE) for _ in range(3)] for rows in (n, text))
     how = {} if scale is None else dict(scale=scale)
     outputs = t.ttnn.transformer.joint_scaled_dot_product_attention(
-        *(x for x, _ in (*spatial, *prompt)), joint_strategy="rear", program_config=_program(t), **how
+        *(x for x, _ in (*spatial, *prompt)), joint_strategy="rear", program_config=t.sdpa_config(), **how
     )
 
     def sees(row: int, column: int) -> bool:

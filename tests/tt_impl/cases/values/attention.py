@@ -123,19 +123,12 @@ def shared_heads_and_cross(t: Env) -> None:
     t.check(merged, torch.cat([wanted[:, head] for head in range(8)], -1).unsqueeze(1))
 
 
-def _config(t: Env, rows: int = 0) -> Any:
-    x, y = t.mesh.grid
-    return t.ttnn.SDPAProgramConfig(
-        compute_with_storage_grid_size=(x, y - rows), q_chunk_size=32, k_chunk_size=32, exp_approx_mode=False
-    )
-
-
 def joint(t: Env) -> None:
     spatial, prompt = [t.rand(1, 4, 64, 64) for _ in range(3)], [t.rand(1, 4, 32, 64) for _ in range(3)]
     wanted = sdpa(*(torch.cat(pair, 2) for pair in zip(spatial, prompt, strict=True)))
     on_mesh = [t.put(x) for x in (*spatial, *prompt)]
     attend = t.ttnn.transformer.joint_scaled_dot_product_attention
-    out, rear = attend(*on_mesh, joint_strategy="rear", program_config=_config(t))
+    out, rear = attend(*on_mesh, joint_strategy="rear", program_config=t.sdpa_config())
     t.check(out, wanted[:, :, :64])
     t.check(rear, wanted[:, :, 64:])
 
@@ -147,7 +140,7 @@ def _ring(t: Env, spatial: list[Tensor], prompt: list[Any], logical_n: int, **ex
     outputs = ttnn.transformer.ring_joint_scaled_dot_product_attention(
         *(t.put(x, (1, 2)) for x in spatial), *prompt,
         persistent_output_buffer_k=buffers[0], persistent_output_buffer_v=buffers[1], joint_strategy="rear",
-        logical_n=logical_n, program_config=_config(t, 1), dim=2, multi_device_global_semaphore=t.semaphores(2),
+        logical_n=logical_n, program_config=t.sdpa_config(1), dim=2, multi_device_global_semaphore=t.semaphores(2),
         num_links=1, cluster_axis=1, mesh_device=t.device, topology=t.linear, subdevice_id=ttnn.SubDeviceId(0),
         ccl_core_grid_offset=ttnn.CoreCoord(0, t.mesh.grid[1] - 1), **extra,
     )  # fmt: skip
@@ -208,7 +201,7 @@ def windows(t: Env) -> None:
     for causal, mask in ((False, hidden), (True, hidden | ahead)):
         out = ttnn.transformer.scaled_dot_product_attention(
             *on_mesh, is_causal=causal, cu_window_seqlens=bounds, windowed_q_token_offset_tensor=first,
-            program_config=_config(t),
+            program_config=t.sdpa_config(),
         )  # fmt: skip
         t.check(out, t.shards(sdpa(q, k, v, ~mask), (None, 2)))
 
@@ -239,7 +232,7 @@ def unknown_arguments(t: Env) -> None:
     q, mask = t.put(t.rand(1, 4, 64, 64)), t.put(t.rand(1, 1, 64, 64))
     blocks = t.put(torch.ones(1, 1, 2, 2, dtype=torch.int32), dtype="int32", layout="ROW_MAJOR")
     attend = t.ttnn.transformer.scaled_dot_product_attention
-    how = dict(is_causal=False, attn_mask=mask, attn_mask_block_map=blocks, program_config=_config(t))
+    how = dict(is_causal=False, attn_mask=mask, attn_mask_block_map=blocks, program_config=t.sdpa_config())
     raises(Exception, lambda: attend(q, q, q, **how), "scaled_dot_product_attention", "attn_mask_block_map")
 
 

@@ -20,26 +20,13 @@ PAGES = torch.tensor([[3, 0], [1, 2]])
 """Blocks of 32 tokens, two for each of two users, out of order."""
 
 
-def _integers(t: Env, value: Tensor) -> Any:
-    return t.put(value.to(torch.int32), dtype="int32", layout="ROW_MAJOR")
-
-
-def _token(t: Env, value: Tensor) -> Any:
-    """[1, 2, Hkv, E], a user on a core, as the caches want it."""
-    ttnn = t.ttnn
-    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(1, 0))})
-    spec = ttnn.ShardSpec(cores, (32, value.shape[-1]), ttnn.ShardOrientation.ROW_MAJOR)
-    config = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, spec)
-    return ttnn.to_memory_config(t.put(value), config)
-
-
 def cache_of_some_devices(t: Env) -> None:
     """Devices that are not among the coordinates keep what they have."""
     ttnn = t.ttnn
     cache, token = t.rand(2, 1, 64, SIZE), t.rand(1, 2, 1, SIZE)
     on_mesh = t.put(cache)
     chosen = {ttnn.MeshCoordinate(0, 1), ttnn.MeshCoordinate(1, t.shape[1] - 1)}
-    ttnn.experimental.paged_update_cache(on_mesh, _token(t, token), update_idxs=[5, 33], mesh_coords=chosen)
+    ttnn.experimental.paged_update_cache(on_mesh, t.token(token), update_idxs=[5, 33], mesh_coords=chosen)
     written = cache.clone()
     written[0, :, 5] = token[0, 0]
     written[1, :, 33] = token[0, 1]
@@ -53,8 +40,8 @@ def prompt_of_a_user_that_is_left_out(t: Env) -> None:
     pile, new = t.rand(4, 1, BLOCK, SIZE), t.rand(2, 1, BLOCK, SIZE)
     on_mesh = t.put(pile)
     t.ttnn.experimental.paged_fill_cache(
-        on_mesh, t.put(new), _integers(t, F.pad(PAGES, (0, 6), value=-1)),
-        batch_idx_tensor=_integers(t, torch.tensor([1, -1])),
+        on_mesh, t.put(new), t.integers(F.pad(PAGES, (0, 6), value=-1)),
+        batch_idx_tensor=t.integers(torch.tensor([1, -1])),
     )  # fmt: skip
     wanted = pile.clone()
     wanted[1] = new[0]
@@ -67,9 +54,9 @@ def decoding_from_blocks_of_another_geometry(t: Env) -> None:
     table, at = torch.tensor([[2, 0], [3, 1]]), [90, 70]
     (q, qs), (k, ks), (v, vs) = spread(t, 1, 2, 8, SIZE), spread(t, 4, 2, BLOCK, SIZE), spread(t, 4, 2, BLOCK, SIZE)
     out = ttnn.transformer.paged_scaled_dot_product_attention_decode(
-        q, k, v, _integers(t, table), cur_pos_tensor=_integers(t, torch.tensor(at)),
+        q, k, v, t.integers(table), cur_pos_tensor=t.integers(torch.tensor(at)),
         paged_cache_geometry=ttnn.PagedCacheGeometryOverride(num_kv_heads=1, block_size=2 * BLOCK),
-        program_config=_config(t),
+        program_config=t.sdpa_config(),
     )  # fmt: skip
 
     def expected(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -284,12 +271,6 @@ def _sharded_norm(t: Env, x: Tensor, groups: int, w: Tensor, b: Tensor, grid: An
         memory_config=config, core_grid=grid,
     )  # fmt: skip
     return out, F.group_norm(x.squeeze(1).mT, groups, w, b, 1e-5).mT.unsqueeze(1)
-
-
-def _config(t: Env) -> Any:
-    return t.ttnn.SDPAProgramConfig(
-        compute_with_storage_grid_size=t.mesh.grid, q_chunk_size=32, k_chunk_size=32, exp_approx_mode=False
-    )
 
 
 CASES = collect(globals())

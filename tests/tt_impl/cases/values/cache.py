@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,19 +24,6 @@ def _paged(cache: Tensor) -> Tensor:
     return pile
 
 
-def _integers(t: Env, value: Tensor) -> Any:
-    return t.put(value.to(torch.int32), dtype="int32", layout="ROW_MAJOR")
-
-
-def _token(t: Env, value: Tensor, first: int = 0) -> Any:
-    """[1, B, Hkv, E], a user on a core, as the caches want it."""
-    ttnn = t.ttnn
-    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(first, 0), ttnn.CoreCoord(first + USERS - 1, 0))})
-    spec = ttnn.ShardSpec(cores, (32, SIZE), ttnn.ShardOrientation.ROW_MAJOR)
-    config = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, spec)
-    return ttnn.to_memory_config(t.put(value), config)
-
-
 def _updated(cache: Tensor, token: Tensor, places: list[int]) -> Tensor:
     wanted = cache.clone()
     for user, place in enumerate(places):
@@ -54,15 +39,15 @@ def update(t: Env) -> None:
     places = [5, 127, -1, 64]
     wanted = _updated(cache, token, places)
     whole = t.put(cache)
-    write(whole, _token(t, token), update_idxs_tensor=_integers(t, torch.tensor(places)))
+    write(whole, t.token(token), update_idxs_tensor=t.integers(torch.tensor(places)))
     t.check(whole, wanted)
     pile = t.put(_paged(cache))
-    tables = dict(update_idxs_tensor=_integers(t, torch.tensor(places)), page_table=_integers(t, TABLE))
-    write(pile, _token(t, token), **tables)
+    tables = dict(update_idxs_tensor=t.integers(torch.tensor(places)), page_table=t.integers(TABLE))
+    write(pile, t.token(token), **tables)
     t.check(pile, _paged(wanted))
     assert not torch.equal(t.shadow.values(pile)[0], _paged(cache))
     listed = t.put(cache)
-    write(listed, _token(t, token), update_idxs=[1, 2, 3, 4])
+    write(listed, t.token(token), update_idxs=[1, 2, 3, 4])
     t.check(listed, _updated(cache, token, [1, 2, 3, 4]))
 
 
@@ -72,8 +57,8 @@ def fused_update(t: Env) -> None:
     places = [0, 31, 32, 100]
     on_mesh = t.put(_paged(k)), t.put(_paged(v))
     t.ttnn.experimental.paged_fused_update_cache(
-        on_mesh[0], _token(t, new_k), on_mesh[1], _token(t, new_v, USERS),
-        update_idxs_tensor=_integers(t, torch.tensor(places)), page_table=_integers(t, TABLE),
+        on_mesh[0], t.token(new_k), on_mesh[1], t.token(new_v, USERS),
+        update_idxs_tensor=t.integers(torch.tensor(places)), page_table=t.integers(TABLE),
     )  # fmt: skip
     t.check(on_mesh[0], _paged(_updated(k, new_k, places)))
     t.check(on_mesh[1], _paged(_updated(v, new_v, places)))
@@ -85,11 +70,11 @@ def fill(t: Env) -> None:
     wanted = cache.clone()
     wanted[2, :, :96] = tokens[0]
     pile = t.put(_paged(cache))
-    t.ttnn.experimental.paged_fill_cache(pile, t.put(tokens), _integers(t, TABLE), batch_idx=2)
+    t.ttnn.experimental.paged_fill_cache(pile, t.put(tokens), t.integers(TABLE), batch_idx=2)
     t.check(pile, _paged(wanted))
     pile = t.put(_paged(cache))
-    user = _integers(t, torch.tensor([2]))
-    t.ttnn.experimental.paged_fill_cache(pile, t.put(tokens), _integers(t, TABLE), batch_idx_tensor=user)
+    user = t.integers(torch.tensor([2]))
+    t.ttnn.experimental.paged_fill_cache(pile, t.put(tokens), t.integers(TABLE), batch_idx_tensor=user)
     t.check(pile, _paged(wanted))
     for write in (t.ttnn.fill_cache, t.ttnn.kv_cache.fill_cache_for_user_):
         whole = t.put(cache)
@@ -132,7 +117,7 @@ def decode(t: Env) -> None:
     on_mesh = t.put(q), t.put(k), t.put(v)
     t.check(attend(*on_mesh, cur_pos=[5, 127, 0, 64]), _decoded(q, k, v, [5, 127, 0, 64]))
     last = [5, 127, -1, 64]
-    out = attend(*on_mesh, cur_pos_tensor=_integers(t, torch.tensor(last)), scale=0.3)
+    out = attend(*on_mesh, cur_pos_tensor=t.integers(torch.tensor(last)), scale=0.3)
     t.check(out, _decoded(q, k, v, last, 0.3))
     t.check(attend(*on_mesh, is_causal=False), _decoded(q, k, v, [TOKENS - 1] * USERS))
     mask = t.rand(1, USERS, 8, TOKENS)
@@ -147,8 +132,8 @@ def decode_from_pages(t: Env) -> None:
     k, v = (t.rand(USERS, KV_HEADS, TOKENS, SIZE) for _ in range(2))
     last = [5, 127, 33, 64]
     out = t.ttnn.transformer.paged_scaled_dot_product_attention_decode(
-        t.put(q), t.put(_paged(k)), t.put(_paged(v)), _integers(t, TABLE),
-        cur_pos_tensor=_integers(t, torch.tensor(last)),
+        t.put(q), t.put(_paged(k)), t.put(_paged(v)), t.integers(TABLE),
+        cur_pos_tensor=t.integers(torch.tensor(last)),
     )  # fmt: skip
     t.check(out, _decoded(q, k, v, last))
 
@@ -161,11 +146,11 @@ def prefill_in_chunks(t: Env) -> None:
     wanted = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     config = ttnn.SDPAProgramConfig(compute_with_storage_grid_size=(8, 8), q_chunk_size=64, k_chunk_size=64)
     attend = ttnn.transformer.chunked_scaled_dot_product_attention
-    piles = t.put(_paged(k)), t.put(_paged(v)), _integers(t, TABLE)
+    piles = t.put(_paged(k)), t.put(_paged(v)), t.integers(TABLE)
     for start in (0, 64):
         chunk = t.put(q[:, :, start : start + 64].contiguous())
         t.check(attend(chunk, *piles, start, program_config=config), wanted[:, :, start : start + 64])
-    where = _integers(t, torch.tensor([64]))
+    where = t.integers(torch.tensor([64]))
     t.check(attend(chunk, *piles, chunk_start_idx_tensor=where, program_config=config), wanted[:, :, 64:])
 
 
@@ -186,10 +171,10 @@ def heads_of_a_token(t: Env) -> None:
 
 def unknown_arguments(t: Env) -> None:
     cache, tokens = t.put(t.rand(PAGES.numel(), KV_HEADS, BLOCK, SIZE)), t.put(t.rand(1, KV_HEADS, BLOCK, SIZE))
-    real = _integers(t, torch.tensor([32]))
+    real = t.integers(torch.tensor([32]))
     fill = t.ttnn.experimental.paged_fill_cache
     how = dict(cache_position_modulo=BLOCK, valid_seq_len_tensor=real)
-    raises(Exception, lambda: fill(cache, tokens, _integers(t, TABLE), **how), "valid_seq_len_tensor")
+    raises(Exception, lambda: fill(cache, tokens, t.integers(TABLE), **how), "valid_seq_len_tensor")
 
 
 CASES = collect(globals())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +12,6 @@ from tests.tt_impl.env import Env, collect
 from tests.tt_impl.properties import each, spread
 
 SIZE, BLOCK = 64, 32
-
-
-def _integers(t: Env, value: Tensor, dtype: str = "int32") -> Any:
-    return t.put(value.to(torch.int32), dtype=dtype, layout="ROW_MAJOR")
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
@@ -31,11 +26,9 @@ def decoding_in_a_ring(t: Env) -> None:
     users, ring, window, at = 2, 64, 40, [90, 20]
     table = torch.tensor([[2, 0], [3, 1]])
     (q, qs), (k, ks), (v, vs) = spread(t, 1, users, 8, SIZE), spread(t, 4, 1, BLOCK, SIZE), spread(t, 4, 1, BLOCK, SIZE)
-    config = t.ttnn.SDPAProgramConfig(
-        compute_with_storage_grid_size=t.mesh.grid, q_chunk_size=32, k_chunk_size=32, exp_approx_mode=False
-    )
+    config = t.sdpa_config()
     out = t.ttnn.transformer.paged_scaled_dot_product_attention_decode(
-        q, k, v, _integers(t, table), cur_pos_tensor=_integers(t, torch.tensor(at)), cache_position_modulo=ring,
+        q, k, v, t.integers(table), cur_pos_tensor=t.integers(torch.tensor(at)), cache_position_modulo=ring,
         sliding_window_size=window, program_config=config,
     )  # fmt: skip
 
@@ -115,7 +108,7 @@ def heads_of_some_users(t: Env) -> None:
     spec = ttnn.ShardSpec(cores, (32, SIZE), ttnn.ShardOrientation.ROW_MAJOR)
     out = ttnn.experimental.nlp_create_qkv_heads_decode(
         ttnn.to_memory_config(t.put(x), config), num_heads=heads, num_kv_heads=kv, slice_size=users,
-        batch_offset=_integers(t, torch.tensor([first]), "uint32"),
+        batch_offset=t.integers(torch.tensor([first]), "uint32"),
         memory_config=ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, spec),
     )  # fmt: skip
     rows = x[0, 0, first : first + users].unflatten(-1, (-1, SIZE))
