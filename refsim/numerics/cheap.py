@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -55,14 +55,11 @@ Errors: TypeAlias = tuple[np.float32, np.float32, np.float32, np.float32]
 """Gain of a product, the size of a result past which the second noise holds, and both noises."""
 
 
-def sampled(
-    in0: Tensor, in1: Tensor, emulated: Callable[[Tensor, Tensor], Tensor], phases: int, out: Tensor | None = None
-) -> tuple[Tensor, Errors]:
+def sampled(in0: Tensor, in1: Tensor, phases: int, out: Tensor | None = None) -> tuple[Tensor, Errors]:
     """Return a product and how large a 16-bit destination's errors of it are, which some rows are computed for.
 
     Args:
         in0, in1: bf16 values (M, K) and (K, N); in0 has no more bits than ``phases`` see, see :func:`seen`.
-        emulated: gives the destination after a product.
         phases: how many run.
         out: where the product may be put, float32 (M, N).
 
@@ -75,7 +72,7 @@ def sampled(
         total += product(b, a, exact=True)
     rows = torch.linspace(0, in0.shape[0] - 1, _ROWS).long()
     plain = total[rows]
-    error = emulated(in0[rows], in1) - plain
+    error = matmul(in0[rows], in1, phases, wide=False) - plain
     gain = ((error * plain).sum() / plain.square().sum().clamp(min=1e-30)).item()
     error -= gain * plain
     border = plain.square().mean().sqrt().item()

@@ -303,7 +303,7 @@ def _sampled_chunk(
         scratch: float32 (M, N) for scores and powers.
     """
     phases = _phases(compute)
-    scores, errors = cheap.sampled(q, keys.mT, compute.matmul, phases, scratch)
+    scores, errors = cheap.sampled(q, keys.mT, phases, scratch)
     nothing = torch.full((q.shape[0], 1), -torch.inf)
     largest = nothing.clone() if before is None else before.largest.clone()
     unmasked = largest if masked is None else nothing.clone()
@@ -315,7 +315,7 @@ def _sampled_chunk(
     factor, limit = (np.float32(x) for x in schraudolph(scale))
     mask = np.int32(-0x20000 if phases < 3 else -0x10000)
     passes().powers(scores.numpy(), largest[:, 0].numpy(), factor, limit, mask, scores.numpy(), sums.numpy())
-    output, errors = cheap.sampled(scores, values, compute.matmul, phases)
+    output, errors = cheap.sampled(scores, values, phases)
     passes().noisy(output.numpy(), *errors, output.numpy(), nothing[:, 0].numpy())
     now = Running(largest, sums, output)
     return now if before is None else _with_before(now, before, scale, compute)

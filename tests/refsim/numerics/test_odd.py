@@ -24,6 +24,7 @@ def test_nothing_to_multiply_gives_zeros_or_what_was_there(rows, depth, columns,
     assert torch.equal(matmul(*operands, start=start, **how), start)
 
 
+@pytest.mark.usefixtures("formulas")
 @pytest.mark.parametrize("fidelity", ["LoFi", "HiFi4"])
 @pytest.mark.parametrize("wide", [True, False])
 def test_zeros_alone_give_zeros(fidelity, wide):
@@ -33,6 +34,7 @@ def test_zeros_alone_give_zeros(fidelity, wide):
     ).any()
 
 
+@pytest.mark.usefixtures("formulas")
 @pytest.mark.parametrize("huge", [3e38, torch.inf])
 def test_one_huge_value_leaves_the_other_rows_as_they_are(huge):
     g = torch.Generator().manual_seed(0)

@@ -23,12 +23,12 @@ def test_the_destination_chooses_the_kernel():
     assert 2 * far(wide, wanted) < far(narrow, wanted) < 1e-4
 
 
-@pytest.mark.parametrize(("dtype", "compute", "limit"), [("bfloat16", NARROW, 0.08), ("float32", WIDE, 1e-5)])
+@pytest.mark.parametrize(("dtype", "compute", "limit"), [("bfloat16", NARROW, 0.02), ("float32", WIDE, 1e-5)])
 def test_moments_of_a_batch(dtype, compute, limit):
-    """Square of the mean and mean of squares are near each other: in bf16 little of the variance is left."""
+    """A 16-bit destination gains 2 % in sums of one sign; little of a variance, their difference, is left."""
     mean, variance = batch_norms.channel_moments(X, dtype=dtype, compute=compute)
-    assert torch.allclose(mean, MOMENTS[0], rtol=limit / 10 + 1e-6)
-    assert torch.allclose(variance, MOMENTS[1], rtol=0, atol=2 * limit)
+    assert torch.allclose(mean, MOMENTS[0], rtol=limit)
+    assert torch.allclose(variance, MOMENTS[1], rtol=0, atol=40 * limit)
 
 
 def test_statistics_that_run_along():
