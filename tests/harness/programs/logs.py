@@ -343,6 +343,18 @@ def _sums() -> None:
         "summed over all devices",
         [*product(), collective("all_reduce", 3, 4, "all_reduce", None), call("gelu", [4], [5])],
     )
+    row_mesh = {"mesh": (1, 8)}
+    x = use(1, placements=(3, None), **row_mesh)
+    weight = made(2, placements=(0, None), shape=(64, 64), **row_mesh)
+    alone = [call("from_torch", (), [weight]), call(MATMUL, [x, replace(weight, argument="1")], [made(3, **row_mesh)])]
+    row("cut along an axis of one device", [*alone, call("gelu", [use(3, **row_mesh)], [4])])
+    tokens = call("from_torch", (), [made(1, placements=(None, 3))])
+    mean = call("mean", [1], [2], options={"dim": 3})
+    row("mean of columns", [tokens, mean, call("rsqrt", [2], [3])], f"{part} 2")
+    row("mean of rows", [tokens, call("mean", [1], [2], options={"dim": 2}), call("rsqrt", [2], [3])])
+    row("mean of columns from them", [tokens, mean, call("subtract", [1, 2], [3])], f"{part} 2")
+    merged = [collective("all_gather", 2, 4), call("mean", [4], [5], options={"dim": 3}), read(5)]
+    row("means that are merged later", [tokens, mean, call("subtract", [1, 2], [3]), *merged, read(3)])
     row("counted from the end", [*product(w=(None, -2)), call("gelu", [3], [4])], f"{part} 2")
     row("a weight from elsewhere", [product()[1], call("gelu", [3], [4])])
     row(
@@ -464,6 +476,26 @@ def _statistics() -> None:
         [call(PRE, [x], [2]), collective("all_gather", 2, 3, axis=0), call(POST, [x, use(3, "1")], [4])],
         wrong,
     )
+    alone = use(1, placements=(3, None), mesh=(1, 8))
+    row("of an axis of one device", [call(PRE, [alone], [2]), call(POST, [alone, use(2, "1", mesh=(1, 8))], [3])])
+    columns = call("from_torch", (), [made(1, placements=(None, 3))])
+    row("norm of columns", [columns, call("rms_norm", [1], [2])], "local-statistics error 1")
+    row("norm of heads that share a weight", [columns, call("rms_norm", [1, use(5, "weight")], [2])])
+    row(
+        "norm of columns of rows", [call("from_torch", (), [made(1, placements=(None, 2))]), call("rms_norm", [1], [2])]
+    )
+    row("softmax of columns", [columns, call("softmax", [1], [2], options={"dim": -1})], "local-statistics error 1")
+    row("softmax of rows", [columns, call("softmax", [1], [2], options={"dim": -2})])
+    row(
+        "norm of scaled columns",
+        [columns, call("silu", [1], [2]), call("rms_norm", [2], [3])],
+        "local-statistics error 2",
+    )
+    row(
+        "norm of gathered columns",
+        [columns, collective("all_gather", 1, 2, options={"dim": 3}), call("rms_norm", [2], [3])],
+    )
+    row("norm of a product", [columns, call("matmul", [1, 5], [2]), call("rms_norm", [2], [3])])
     row(
         "gathered over all",
         [call(PRE, [x], [2]), collective("all_gather", 2, 3, axis=None), call(POST, [x, use(3, "1")], [4])],

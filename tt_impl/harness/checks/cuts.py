@@ -67,11 +67,17 @@ class Cuts:
 
 
 def cut_dims(use: TensorUse) -> tuple[int | None, ...]:
-    """Return the dim that is cut along each of two axes; over a mesh of one row a dim is cut along its columns."""
+    """Return the dim that is cut along each of two axes; over a mesh of one row a dim is cut along its columns.
+
+    Along an axis of one device nothing is cut, whatever the mapper says.
+    """
     if len(use.placements) == len(use.mesh) == 2:
-        return use.placements
-    dim = use.placements[0] if use.placements else None
-    return (dim if use.mesh[-1:] == (1,) else None, dim if use.mesh[:1] == (1,) else None)
+        dims: tuple[int | None, ...] = use.placements
+    else:
+        dim = use.placements[0] if use.placements else None
+        dims = (dim if use.mesh[-1:] == (1,) else None, dim if use.mesh[:1] == (1,) else None)
+    sizes = use.mesh if len(use.mesh) == 2 else (2, 2)
+    return tuple(dim if size > 1 else None for dim, size in zip(dims, sizes, strict=True))
 
 
 def is_dim(use: TensorUse, dim: int | None, wanted: int) -> bool:
