@@ -102,7 +102,7 @@ def test_a_trace_region_that_is_too_small() -> None:
     """Ten programs and a view, of which two traces live at once; a region of twice as much is enough."""
     from types import SimpleNamespace
 
-    from tt_impl.harness.checks.trace_region import PROGRAM_BYTES, living, trace_region
+    from tt_impl.harness.checks.trace_region import LEAST_BYTES, PROGRAM_BYTES, living, trace_region
     from tt_impl.mock.log.events import Event, TensorUse
 
     def use(buffer: int) -> TensorUse:
@@ -124,5 +124,5 @@ def test_a_trace_region_that_is_too_small() -> None:
     assert not list(trace_region(log(20 * PROGRAM_BYTES)))
     (note,) = trace_region(log(15 * PROGRAM_BYTES))
     assert note.severity == "note" and note.where == "x.py:2"
-    first, second = trace_region(log(4 * PROGRAM_BYTES))
+    first, second = trace_region(log(9 * LEAST_BYTES))
     assert first.severity == second.severity == "error" and "trace_region_size=" in first.sentence

@@ -529,6 +529,13 @@ def _statistics() -> None:
 def _devices() -> None:
     for axes, said in (((0,), ("uneven-replicas error 0",)), ((1,), ("uneven-replicas error 0",)), ((), ())):
         row(f"uneven along {axes}", [call("to_torch", [1], uneven=axes)], *said)
+    for kind, said in (
+        ("all_to_all_dispatch", ()),
+        ("point_to_point", ()),
+        ("all_gather", ("uneven-replicas error 1",)),
+    ):
+        sent = collective("moved", 1, 2, kind)
+        row(f"uneven after {kind}", [sent, call("to_torch", [use(2, made=0)], uneven=(0,))], *said)
 
     def half(place: int, buffer: int, **over: Any) -> list[Event]:
         mine = {"devices": HALVES[place], "mesh": (2, 2)}
@@ -666,8 +673,8 @@ def _regions() -> None:
     for region, said in (
         (need, ()),
         (need - 1, (f"{small} note 0",)),
-        (need // 2, (f"{small} note 0",)),
-        (need // 2 - 1, (f"{small} error 0",)),
+        (3 * 2000, (f"{small} note 0",)),
+        (3 * 2000 - 1, (f"{small} error 0",)),
     ):
         row(f"region of {region}", _captured(steps, trace_region_bytes=region), *said)
     row("region that nobody knows", _captured(steps))
