@@ -13,7 +13,8 @@ pytest.importorskip("ttnn")
 from tests.harness.programs.logs import call, made
 from tt_impl.harness.reports import peaks
 from tt_impl.harness.watch.exhausted import _owners, asked_for
-from tt_impl.harness.watch.meter import Allocation, Level, Meter
+from tt_impl.harness.watch.meter import BEFORE, UNSEEN, Allocation, Level, Meter
+from tt_impl.harness.watch.programs import _cache_of
 from tt_impl.harness.watch.results import described
 from tt_impl.mock.log.events import Event, EventLog
 from tt_impl.trace.graph import Change
@@ -87,6 +88,40 @@ def test_memory_that_was_given_back_unseen() -> None:
         meter._change(change, address, "ttnn.exp", "a.py:1")
     assert [(sign, one.address) for sign, _, one in meter.history] == [(1, 0), (1, 32), (-1, 0), (1, 0), (-1, 32)]
     assert meter._sums == {(0, "DRAM"): 64}
+
+
+def test_memory_that_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies on a mesh at the first look was taken before; what comes unseen later, where it is seen."""
+    there = [SimpleNamespace(device_id=3, buffer_type=SimpleNamespace(name="DRAM"), address=0, max_size_per_bank=64)]
+    taken = lambda mesh, kind: SimpleNamespace(total_bytes_allocated_per_bank=64 * len(there) if kind == "DRAM" else 0)  # noqa: E731
+    reports = SimpleNamespace(get_buffers=lambda mesh: there)
+    ttnn = SimpleNamespace(get_memory_view=taken, _ttnn=SimpleNamespace(reports=reports))
+    monkeypatch.setattr("tt_impl.harness.watch.meter.ttnn", ttnn)
+    monkeypatch.setattr("tt_impl.harness.watch.meter._VIEWS", {"DRAM": "DRAM", "L1": "L1"})
+    monkeypatch.setattr("tt_impl.harness.watch.meter._described", lambda mesh: {})
+    meter, mesh = Meter(EventLog()), SimpleNamespace(id=lambda: 3)
+    meter._agree(mesh, 0, "a.py:1")
+    there.append(SimpleNamespace(**{**vars(there[0]), "address": 64}))
+    meter._agree(mesh, 1, "a.py:2")
+    assert [(one.address, one.op, one.where) for _, _, one in meter.history] == [
+        (0, BEFORE, ""),
+        (64, UNSEEN, "a.py:2"),
+    ]
+
+
+def test_programs_of_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of a cache is forgotten when it has fewer entries, and incomplete when it has more."""
+    monkeypatch.setattr("tt_impl.harness.watch.programs._CACHES", {})
+
+    def cache(entries: int) -> Any:
+        return _cache_of(SimpleNamespace(id=lambda: 3, num_program_cache_entries=lambda: entries))
+
+    first = cache(0)
+    assert cache(0) is first and first.complete
+    first.entries = 2  # built while somebody looked
+    assert cache(2) is first and first.complete
+    assert cache(3) is first and not first.complete
+    assert cache(1) is not first and not cache(1).complete
 
 
 def test_owners_and_holes() -> None:

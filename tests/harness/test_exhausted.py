@@ -78,6 +78,8 @@ def test_the_cheapest_window() -> None:
     assert cheapest(blocks, 8) == blocks[2:5]
     assert cheapest(blocks, 12) == blocks[:3]
     assert cheapest(blocks, 27) == []
+    alike = [free(2), taken(1), free(2), taken(1), free(2)]
+    assert cheapest(alike, 5) == alike[:3]  # of equal ones the first
 
 
 @needs_ttnn

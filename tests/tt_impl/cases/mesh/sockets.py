@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, collect, raises
+from tt_impl.mock.storage.errors import ShadowError
 
 
 def _pair(t: Env, first: Any, second: Any) -> Any:
@@ -60,6 +62,23 @@ def received_before_it_is_sent(t: Env) -> None:
     t.check(total, 2 * y + x)
     t.check(again, (2 * y + x).bfloat16() + x)
     assert not t.shadow.queues
+
+
+def devices_of_which_some_wait(t: Env) -> None:
+    """What runs on devices that wait, and on others or on those that wait in another receive, has no values."""
+    from tt_impl.mock.calls.waiting import Queues
+
+    def on(*numbers: int) -> Any:
+        device = SimpleNamespace(get_device_ids=lambda: list(numbers))
+        return SimpleNamespace(device=lambda: device)
+
+    queues = Queues(SimpleNamespace(waiting=False))
+    assert queues.of([on(0, 1)]) is None
+    queue = queues.add(on(0, 1), "recv_async")
+    assert queues.of([on(0)]) is queue and queues.of([on(2)]) is None and queues.of([], [on(1).device()]) is queue
+    raises(ShadowError, lambda: queues.of([on(1, 2)]), "only some wait in recv_async")
+    queues.add(on(2), "another")
+    raises(ShadowError, lambda: queues.of([on(1), on(2)]), "only some wait in recv_async")
 
 
 CASES = collect(globals())

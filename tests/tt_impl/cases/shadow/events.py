@@ -130,14 +130,50 @@ def marks_and_errors(t: Env) -> None:
     assert failed.error == "TypeError" and failed.outputs == []
 
 
+def semaphores_of_an_operation(t: Env) -> None:
+    """The addresses of all of them, also of those in lists of lists."""
+    from tt_impl.mock.log.arguments import options_of
+
+    one, two, three = t.semaphores(3)
+    addresses = list(map(t.ttnn.get_global_semaphore_address, (one, two, three)))
+    options = options_of({"barrier": one, "pairs": [(two,), [three]], "dim": 3})
+    assert options == {
+        "barrier": addresses[0],
+        "pairs": [[n] for n in addresses[1:]],
+        "dim": 3,
+        "semaphores": addresses,
+    }
+
+
 def infinity_that_was_asked_for(t: Env) -> None:
-    """An operation without tensors makes the numbers that it is told to; one with tensors makes them of something."""
+    """An operation without tensors makes the numbers that it is told to; one with tensors makes them of something.
+
+    Beside NaN that it was given an operation's infinity may come of that.
+    """
     ttnn, log = t.ttnn, _log(t)
     with _caught(log):
         whole = ttnn.moreh_full([1, 1, 32, 32], float("inf"), t.device, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT)
         ttnn.exp(ttnn.moreh_full([1, 1, 32, 32], 1e30, t.device, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT))
         ttnn.add(whole, 1.0)
-    assert [event.not_finite for event in log.events] == [(), (), ("infinity",), ()]
+        ttnn.exp(t.put(torch.tensor([float("nan"), 1e30])))
+    assert [event.not_finite for event in log.events] == [(), (), ("infinity",), (), (), ()]
+
+
+def objects_that_live_where_others_did(t: Env) -> None:
+    """A tensor that no operation made is not what another one was made by that had its place in Python's memory."""
+    ttnn, log = t.ttnn, _log(t)
+    x = t.put(t.rand(32, 32))
+    for _ in range(20):
+        with _caught(log):
+            made = ttnn.add(x, 1.0)
+        place = id(made)
+        del made
+        other = ttnn.add(x, 2.0)
+        if id(other) == place:
+            break
+    with _caught(log):
+        ttnn.exp(other)
+    assert id(other) == place and log.events[-1].inputs[0].made == -1
 
 
 def replicas_that_are_no_numbers(t: Env) -> None:

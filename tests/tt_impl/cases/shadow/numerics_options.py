@@ -290,6 +290,9 @@ def chains_of_elements(t: Env) -> None:
     before = BINARY.store(BINARY.sfpu("silu", a))
     out = ttnn.add(x, y, input_tensor_a_activations=[silu], activations=[square])
     _same(t, out, BINARY.store(BINARY.sfpu("square", BINARY.add(before, b)), "bfloat16"))
+    gelu = ttnn.UnaryWithParam(ttnn.UnaryOpType.GELU)  # approximate, unlike gelu by itself
+    cheap = replace(BINARY, approximate=True).sfpu("gelu", BINARY.add(a, b))
+    _same(t, ttnn.add(x, y, activations=[gelu]), BINARY.store(cheap, "bfloat16"))
     out = ttnn.subtract(x, y, input_tensor_b_activations=[silu])
     _same(t, out, elementwise.subtract(a, BINARY.store(BINARY.sfpu("silu", b))))
     _same(t, ttnn.rsub(x, y), elementwise.subtract(b, a))
@@ -370,16 +373,21 @@ def convolutions(t: Env) -> None:
         weights_dtype=ttnn.bfloat16, output_layout=ttnn.ROW_MAJOR_LAYOUT, T_out_block=1, W_out_block=1, H_out_block=1,
         C_out_block=32, C_in_block=32, compute_with_storage_grid_size=grid,
     )  # fmt: skip
-    out = ttnn.experimental.conv3d(
-        input_tensor=t.put(video, layout="ROW_MAJOR"), weight_tensor=prepared, device=t.device, config=config,
-        output_channels=32, kernel_size=(3, 3, 3), stride=(1, 1, 1), padding=(0, 1, 1), dtype=ttnn.bfloat16,
-    )  # fmt: skip
     framed = torch.nn.functional.pad(video.permute(0, 4, 1, 2, 3), (1, 1, 1, 1, 0, 0))
-    wanted = linear.conv(
-        framed, kernel, None, compute=Compute("HiFi2", fp32_dest_acc_en=False),
-        windows=linear.Windows(stride=(1, 1, 1), dilation=(1, 1, 1)), blocks=(32 * math.prod((3, 3, 3)), 32),
-    )  # fmt: skip
-    _same(t, out, wanted.permute(0, 2, 3, 4, 1))
+    for wide in (False, True):
+        kernels = ttnn.init_device_compute_kernel_config(
+            t.device.arch(), math_fidelity=ttnn.MathFidelity.HiFi2, fp32_dest_acc_en=wide, packer_l1_acc=False
+        )
+        out = ttnn.experimental.conv3d(
+            input_tensor=t.put(video, layout="ROW_MAJOR"), weight_tensor=prepared, device=t.device, config=config,
+            output_channels=32, kernel_size=(3, 3, 3), stride=(1, 1, 1), padding=(0, 1, 1), dtype=ttnn.bfloat16,
+            compute_kernel_config=kernels,
+        )  # fmt: skip
+        wanted = linear.conv(
+            framed, kernel, None, compute=Compute("HiFi2", fp32_dest_acc_en=wide),
+            windows=linear.Windows(stride=(1, 1, 1), dilation=(1, 1, 1)), blocks=(32 * math.prod((3, 3, 3)), 32),
+        )  # fmt: skip
+        _same(t, out, wanted.permute(0, 2, 3, 4, 1))
     _alone(t)
 
 

@@ -148,6 +148,26 @@ def what_no_rule_repeats(t: Env) -> None:
     raises(ShadowError, lambda: ttnn.execute_trace(t.device, trace), "ttnn.point_to_point", "other values")
 
 
+def made_of_nothing(t: Env) -> None:
+    """What ``empty`` makes no execution writes; constants are written at every one, whatever their model holds."""
+    ttnn = t.ttnn
+    x, parts = spread(t, 1, 1, 32, 64)
+
+    def program() -> Any:
+        return t.empty(1, 1, 32, 64), ttnn.zeros_like(x), ttnn.full_like(x, 3.0)
+
+    trace, (free, zeros, threes) = _capture(t, program)
+    for _ in range(2):
+        ttnn.copy(x, free)
+        for tensor in (x, zeros, threes):
+            ttnn.add_(tensor, 1.0)
+        ttnn.execute_trace(t.device, trace)
+        t.check(free, parts)
+        t.check(zeros, torch.zeros(1, 1, 32, 64))
+        t.check(threes, torch.full((1, 1, 32, 64), 3.0))
+        parts = [(part + 1).bfloat16().float() for part in parts]
+
+
 def transfers_while_capturing(t: Env) -> None:
     """What ttnn refuses on a device is refused here."""
     ttnn = t.ttnn

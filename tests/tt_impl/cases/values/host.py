@@ -59,6 +59,39 @@ def padded_shapes(t: Env) -> None:
     assert ttnn.to_torch(filled).float().equal(x)
     computed = ttnn.get_device_tensors(ttnn.softmax(t.put(x), dim=-1))[0]
     raises(ShadowError, computed.to_torch_with_padded_shape, "padding")
+    rows = computed.cpu().to_torch_with_padded_shape()[30:]
+    assert bool(rows.isnan().all()), rows
+
+
+def padding_that_comes_from_the_host(t: Env) -> None:
+    """A copy to devices has below its rows, and beside its columns, what the host's tensor has there."""
+    ttnn = t.ttnn
+    for shape in ((30, 64), (64, 20), (30, 20)):
+        x = t.rand(*shape)
+        host = ttnn.from_torch(x, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, pad_value=7.0)
+        part = ttnn.get_device_tensors(ttnn.to_device(host, t.device))[0]
+        rows, columns = part.padded_shape
+        wanted = F.pad(x, (0, columns - shape[1], 0, rows - shape[0]), value=7.0)
+        assert part.to_torch_with_padded_shape().float().equal(wanted), shape
+
+
+def padding_of_two_numbers(t: Env) -> None:
+    """What fills up tiles is one number only if rows and columns that end inside of a tile have the same."""
+    from tt_impl.mock.storage.padding import Padding
+    from tt_impl.mock.storage.views import View
+
+    padding, tile = Padding(1.0, 2.0), (32, 32)
+    for shape, wanted in (((30, 64), 1.0), ((64, 20), 2.0), ((30, 20), None)):
+        assert padding.single(View(shape, (32 if shape[0] == 30 else 64, 32 if shape[1] == 20 else 64), tile)) == wanted
+    assert Padding(3.0, 3.0).single(View((30, 20), (32, 32), tile)) == 3.0
+
+
+def memory_that_nobody_has_written(t: Env) -> None:
+    """It is NaN, and where integers have none their largest number, or -1 of signed ones."""
+    for dtype, number in (("uint8", 255), ("uint16", 65535), ("uint32", 2**32 - 1), ("int32", -1)):
+        made = t.ttnn.empty([32, 32], dtype=getattr(t.ttnn, dtype), layout=t.ttnn.TILE_LAYOUT, device=t.device)
+        for value in t.shadow.values(made):
+            assert bool((value == number).all()), (dtype, value.unique())
 
 
 def specifications(t: Env) -> None:

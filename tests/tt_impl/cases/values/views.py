@@ -45,6 +45,20 @@ def padded_rows_are_no_rows(t: Env) -> None:
     t.check(a, x)
 
 
+def rows_that_tiles_keep(t: Env) -> None:
+    """Two shapes of one memory are a reshape of each other where whole tiles or the same rows and columns lie in it."""
+    from tt_impl.mock.storage.views import View
+
+    for one, other, same in (
+        (((2, 32, 64), (2, 32, 64)), ((64, 64), (64, 64)), True),
+        (((2, 30, 64), (2, 32, 64)), ((60, 64), (64, 64)), False),
+        (((2, 30, 64), (2, 32, 64)), ((2, 1, 30, 64), (2, 1, 32, 64)), True),
+        (((64, 32), (64, 32)), ((32, 64), (32, 64)), False),
+        (((2, 30, 64), (2, 32, 64)), ((1, 30, 64), (1, 32, 64)), False),
+    ):
+        assert View(*one, (32, 32)).is_reshape_of(View(*other, (32, 32))) is same, (one, other)
+
+
 def logical_and_padded_shape(t: Env) -> None:
     """A reshape to fewer rows of the same memory is a view of the first ones."""
     ttnn, x = t.ttnn, t.rand(1, 1, 30, 32)
