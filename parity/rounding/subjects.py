@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from parity.cases import Case
 from parity.cases.checkpoints import MODELS
 from parity.cases.selection import find_case
 from parity.cases.store import CheckpointStore
-from parity.cases.suites import suite_cases
+from parity.cases.suites import registry, suite_cases
 from parity.kinds import load
 from refsim import api
 from refsim.base import scratch
@@ -99,6 +100,7 @@ def find(
         return _of_folder(Path(text), inputs, mesh or "n150", parallel or "sp1")
     if inputs is not None:
         raise UserError(f"--inputs goes with a checkpoint folder, and '{text}' is none; leave it out.")
+    registry()  # every suite names its models
     if text in MODELS:
         return _of_model(text, text, store, mesh or "n150", parallel or "sp1")
     if text in published():
@@ -162,6 +164,8 @@ def _case(case_id: str) -> Case:
     for case in _forwards():
         if case.id == case_id:
             return case
+    if near := get_close_matches(case_id, [*MODELS, *published()], cutoff=0.7):
+        raise UserError(f"'{case_id}' is no model, case or folder; the nearest models are {', '.join(near)}.")
     find_case(case_id, "cpu")  # says what there is where there is no such case
     raise UserError(f"case '{case_id}' is no single forward of a model; choose one that is.")
 

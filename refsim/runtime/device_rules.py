@@ -129,6 +129,10 @@ class DeviceRules:
         """Multiply as ttnn.multiply does, on the vector unit."""
         return self._binary(elementwise.multiply, a, b)
 
+    def divide(self, a: Tensor | float, b: Tensor | float) -> Tensor:
+        """Divide as ttnn.div does, on the vector unit."""
+        return self._binary(elementwise.divide, a, b)
+
     def _binary(self, operation: Any, a: Tensor | float, b: Tensor | float) -> Tensor:
         like = a if isinstance(a, Tensor) else b
         assert isinstance(like, Tensor)

@@ -98,6 +98,7 @@ class DeviceRounding(TorchFunctionMode):
             "add": ("eltwise", rules.add),
             "sub": ("eltwise", rules.subtract),
             "mul": ("eltwise", rules.multiply),
+            "div": ("eltwise", rules.divide),
             "__rsub__": ("eltwise", lambda a, b: rules.subtract(b, a)),
             "add_": ("eltwise", lambda a, b: a.copy_(rules.add(a, b))),
             "sub_": ("eltwise", lambda a, b: a.copy_(rules.subtract(a, b))),

@@ -171,6 +171,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
     ("text", "inputs", "said"),
     [
         ("moon", None, "does not exist"),
+        ("mochi_tin64", None, "nearest models are mochi_tiny64"),
         ("mochi-1", None, "no random block"),
         ("sd35_tiny", "in.safetensors", "--inputs"),
     ],

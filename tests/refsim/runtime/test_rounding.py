@@ -93,9 +93,11 @@ def test_ops_that_layers_mark_follow_their_rules():
         turned = rope._turned_pairs(x, cos, sin)
         halves = rope._turned_halves(torch.cat([x[..., ::2], x[..., 1::2]], -1), cos, sin)
         total = (MeshTensor(x) + MeshTensor(x * weight)).local
+        third = x / 3.0
     assert torch.equal(normed.float(), norms.rms_norm(values, weight.float(), eps=1e-6, compute=WIDE))
     assert torch.equal(turned.float(), elementwise.rotary(values, *tables, compute=UNIT))
     assert torch.equal(torch.stack(halves.chunk(2, -1), -1).flatten(-2), turned)
+    assert torch.equal(third.float(), elementwise.divide(values, torch.tensor(3.0), compute=UNIT))
     product = elementwise.multiply(values, weight.float(), compute=UNIT)
     assert torch.equal(total.float(), elementwise.add(values, product, compute=UNIT))
     assert not without_rule
