@@ -86,7 +86,7 @@ def flux2_time_in_0_to_1() -> Patch:
 @affine("The guidance scale is left out.", "a model without guidance, as Klein")
 @at("refsim.models.flux2.transformer:Flux2Transformer._conditioning")
 def flux2_guidance_left_out(original: Any, self: Any, timestep: Tensor, guidance: Any, like: Tensor) -> Tensor:
-    with instead(self, "_embedders", self._embedders[:1]):
+    with instead(self, "_numbers", self._numbers[:1]):
         return original(self, timestep, None, like)
 
 

@@ -109,7 +109,7 @@ def flux2_axes_from_the_end(original: Callable, positions: Any, features: Any, t
 @time("The guidance scale is left out.", "a model without guidance, as Klein")
 @at("tt_impl.models.flux2.transformer:Flux2Transformer._conditioning")
 def flux2_guidance_left_out(original: Callable, self: Any, timestep: Any, guidance: Any) -> Any:
-    with instead(self, "_embedders", self._embedders[:1]):
+    with instead(self, "_numbers", self._numbers[:1]):
         return original(self, timestep, None)
 
 

@@ -14,9 +14,12 @@ from torch import Tensor
 from refsim.blocks.sequences import Sequences
 from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import TimestepEmbedding, TimeTextEmbedding
+from refsim.layers.linear import ColParallelLinear
 from refsim.layers.rope import rotary_angles
 from refsim.models.flux1.config import FluxBlocks, FluxConfig
+from refsim.parallel.sequence import cut_tokens
 from refsim.runtime.device import Device
+from refsim.runtime.tensor import MeshTensor
 
 _TRAIN_TIMESTEPS = 1000
 
@@ -29,6 +32,22 @@ def sequences_of(device: Device, config: FluxBlocks, img_ids_N3: Tensor, txt_ids
 
     sequences = Sequences.of(device, img_ids_N3.shape[0], txt_ids_L3.shape[0])
     return sequences.turned(device, img_ids_N3, txt_ids_L3, angles)
+
+
+class StreamEmbedders:
+    """``x_embedder`` and ``context_embedder``: the linears that both streams go through first, column-parallel."""
+
+    def __init__(self, weights: Weights, device: Device, config: FluxBlocks, *, bias: bool = True) -> None:
+        self._device = device
+        self._image, self._prompt = (
+            ColParallelLinear(weights, device, name, in_features=size, out_features=config.features, bias=bias)
+            for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
+        )
+
+    def __call__(self, latents_BNC: Tensor, prompt_BLJ: Tensor, sequences: Sequences) -> tuple[MeshTensor, MeshTensor]:
+        """Cut both, which are whole on every device -> (B, local N, local D) and (B, local L, local D)."""
+        spatial = self._image(cut_tokens(self._device, MeshTensor(latents_BNC), sequences.tokens, dim=1))
+        return spatial, self._prompt(sequences.place_prompt(self._device, prompt_BLJ))
 
 
 class Conditioning:

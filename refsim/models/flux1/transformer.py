@@ -13,14 +13,11 @@ from torch import Tensor
 
 from refsim.blocks.stack import BlockStack, BoundBlock, bind
 from refsim.files.checkpoint import Weights
-from refsim.layers.linear import ColParallelLinear
 from refsim.models.flux1.config import FluxConfig
-from refsim.models.flux1.embeddings import Conditioning, sequences_of
+from refsim.models.flux1.embeddings import Conditioning, StreamEmbedders, sequences_of
 from refsim.models.flux1.spec import CLASS_NAME
 from refsim.models.inputs import BATCH, Dims
-from refsim.parallel.sequence import cut_tokens
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor
 
 
 class FluxTransformer:
@@ -32,12 +29,8 @@ class FluxTransformer:
     def __init__(self, weights: Weights, device: Device, config: FluxConfig) -> None:
         self._device = device
         self._config = config
-        d = config.features
         self._conditioning = Conditioning(weights, config)
-        self._x_embedder, self._context_embedder = (
-            ColParallelLinear(weights, device, name, in_features=size, out_features=d)
-            for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
-        )
+        self._embedders = StreamEmbedders(weights, device, config)
         self._blocks = BlockStack(weights, device, config)
         weights.finish(CLASS_NAME)
 
@@ -71,9 +64,7 @@ class FluxTransformer:
         sequences = sequences_of(self._device, self._config, img_ids, txt_ids)
         with self._device.module("time_text_embed"):
             silu_time = F.silu(self._conditioning(timestep, pooled_projections, guidance))
-        spatial = cut_tokens(self._device, MeshTensor(hidden_states), sequences.tokens, dim=1)
-        spatial = self._x_embedder(spatial)
-        prompt = self._context_embedder(sequences.place_prompt(self._device, encoder_hidden_states))
+        spatial, prompt = self._embedders(hidden_states, encoder_hidden_states, sequences)
         return self._blocks(spatial, prompt, silu_time, sequences).contiguous()
 
 

@@ -15,15 +15,12 @@ from torch import Tensor
 from refsim.blocks.stack import BlockStack
 from refsim.files.checkpoint import Weights
 from refsim.layers.embeddings import TimestepEmbedding
-from refsim.layers.linear import ColParallelLinear
-from refsim.models.flux1.embeddings import sequences_of
+from refsim.models.flux1.embeddings import StreamEmbedders, sequences_of
 from refsim.models.flux2.block import Modulations
 from refsim.models.flux2.config import Flux2Config
 from refsim.models.flux2.spec import CLASS_NAME
 from refsim.models.inputs import BATCH, Dims
-from refsim.parallel.sequence import cut_tokens
 from refsim.runtime.device import Device
-from refsim.runtime.tensor import MeshTensor
 
 _TRAIN_TIMESTEPS = 1000
 
@@ -37,15 +34,11 @@ class Flux2Transformer:
     def __init__(self, weights: Weights, device: Device, config: Flux2Config) -> None:
         self._device = device
         self._config = config
-        d = config.features
-        embedders = ("timestep_embedder", *["guidance_embedder"] * config.guidance_embeds)
-        sizes = {"width": config.timestep_guidance_channels, "features": d, "bias": False}
-        self._embedders = [TimestepEmbedding(weights, f"time_guidance_embed.{name}", **sizes) for name in embedders]
+        numbers = ("timestep_embedder", *["guidance_embedder"] * config.guidance_embeds)
+        sizes = {"width": config.timestep_guidance_channels, "features": config.features, "bias": False}
+        self._numbers = [TimestepEmbedding(weights, f"time_guidance_embed.{name}", **sizes) for name in numbers]
         self._modulations = Modulations(weights, device, config)
-        self._x_embedder, self._context_embedder = (
-            ColParallelLinear(weights, device, name, in_features=size, out_features=d, bias=False)
-            for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
-        )
+        self._embedders = StreamEmbedders(weights, device, config, bias=False)
         self._blocks = BlockStack(weights, device, config, eps=config.eps, bias=False)
         weights.finish(CLASS_NAME)
 
@@ -77,14 +70,12 @@ class Flux2Transformer:
         sequences = sequences_of(self._device, self._config, img_ids, txt_ids)
         with self._device.module("time_guidance_embed"):
             silu_time = F.silu(self._conditioning(timestep, guidance, hidden_states))
-        spatial = cut_tokens(self._device, MeshTensor(hidden_states), sequences.tokens, dim=1)
-        spatial = self._x_embedder(spatial)
-        prompt = self._context_embedder(sequences.place_prompt(self._device, encoder_hidden_states))
+        spatial, prompt = self._embedders(hidden_states, encoder_hidden_states, sequences)
         chunks = self._modulations(silu_time)
         return self._blocks(spatial, prompt, chunks, sequences, last=silu_time).contiguous()
 
     def _conditioning(self, timestep_B: Tensor, guidance_B: Tensor | None, like: Tensor) -> Tensor:
         """Time step in 0..1, guidance as a scale such as 4.0 -> (B, D), their embeddings summed."""
-        numbers = (timestep_B, guidance_B)[: len(self._embedders)]
-        parts = zip(self._embedders, numbers, strict=True)
+        numbers = (timestep_B, guidance_B)[: len(self._numbers)]
+        parts = zip(self._numbers, numbers, strict=True)
         return sum(embed(x * _TRAIN_TIMESTEPS, like.dtype) for embed, x in parts)

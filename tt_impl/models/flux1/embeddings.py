@@ -9,8 +9,10 @@ from refsim.files.checkpoint import Weights
 from refsim.models.flux1.config import FluxBlocks, FluxConfig
 from tt_impl.blocks.sequences import Sequences
 from tt_impl.layers.embeddings import TimestepEmbedding, TimeTextEmbedding
+from tt_impl.layers.linear import ColParallelLinear
 from tt_impl.layers.rope import rotary_angles
 from tt_impl.parallel.context import Context
+from tt_impl.parallel.sequence import put_prompt, put_tokens
 
 _TRAIN_TIMESTEPS = 1000
 
@@ -23,6 +25,22 @@ def sequences_of(ctx: Context, config: FluxBlocks, img_ids_N3: torch.Tensor, txt
 
     sequences = Sequences.of(ctx, img_ids_N3.shape[0], txt_ids_L3.shape[0])
     return sequences.turned(ctx, img_ids_N3, txt_ids_L3, angles)
+
+
+class StreamEmbedders:
+    """``x_embedder`` and ``context_embedder``: the linears that both streams go through first, column-parallel."""
+
+    def __init__(self, weights: Weights, ctx: Context, config: FluxBlocks, *, bias: bool = True) -> None:
+        self._ctx = ctx
+        self._image, self._prompt = (
+            ColParallelLinear(weights, ctx, name, in_features=size, out_features=config.features, bias=bias)
+            for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
+        )
+
+    def __call__(self, latents_BNC: torch.Tensor, prompt_BLJ: torch.Tensor) -> tuple[ttnn.Tensor, ttnn.Tensor]:
+        """Cut both, which are on the host -> (B, 1, local N, local D) and (B, 1, local L, local D)."""
+        spatial = self._image(put_tokens(self._ctx, latents_BNC))
+        return spatial, self._prompt(put_prompt(self._ctx, prompt_BLJ))
 
 
 class Conditioning:

@@ -9,10 +9,8 @@ from refsim.files.checkpoint import Weights
 from refsim.models.flux1.config import FluxConfig
 from refsim.models.flux1.spec import CLASS_NAME
 from tt_impl.blocks.stack import BlockStack, BoundBlock, bind
-from tt_impl.layers.linear import ColParallelLinear
-from tt_impl.models.flux1.embeddings import Conditioning, sequences_of
+from tt_impl.models.flux1.embeddings import Conditioning, StreamEmbedders, sequences_of
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.sequence import put_prompt, put_tokens
 
 
 class FluxTransformer:
@@ -20,13 +18,9 @@ class FluxTransformer:
 
     def __init__(self, weights: Weights, ctx: Context, config: FluxConfig) -> None:
         self._ctx = ctx
-        d = config.features
         self._config = config
         self._conditioning = Conditioning(weights, ctx, config)
-        self._x_embedder, self._context_embedder = (
-            ColParallelLinear(weights, ctx, name, in_features=size, out_features=d)
-            for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
-        )
+        self._embedders = StreamEmbedders(weights, ctx, config)
         self._blocks = BlockStack(weights, ctx, config)
         weights.finish(CLASS_NAME)
 
@@ -42,11 +36,9 @@ class FluxTransformer:
         guidance: torch.Tensor | None = None,
     ) -> ttnn.Tensor:
         """Host inputs of the diffusers forward -> (B, 1, local N, C), cut over sp, on the device."""
-        ctx = self._ctx
-        sequences = sequences_of(ctx, self._config, img_ids, txt_ids)
+        sequences = sequences_of(self._ctx, self._config, img_ids, txt_ids)
         time = ttnn.silu(self._conditioning(timestep, pooled_projections, guidance))
-        spatial = self._x_embedder(put_tokens(ctx, hidden_states))
-        prompt = self._context_embedder(put_prompt(ctx, encoder_hidden_states))
+        spatial, prompt = self._embedders(hidden_states, encoder_hidden_states)
         return self._blocks(spatial, prompt, time, sequences)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:

@@ -10,11 +10,9 @@ from refsim.models.flux2.config import Flux2Config
 from refsim.models.flux2.spec import CLASS_NAME
 from tt_impl.blocks.stack import BlockStack
 from tt_impl.layers.embeddings import TimestepEmbedding
-from tt_impl.layers.linear import ColParallelLinear
-from tt_impl.models.flux1.embeddings import sequences_of
+from tt_impl.models.flux1.embeddings import StreamEmbedders, sequences_of
 from tt_impl.models.flux2.block import Modulations
 from tt_impl.parallel.context import Context
-from tt_impl.parallel.sequence import put_prompt, put_tokens
 
 _TRAIN_TIMESTEPS = 1000
 
@@ -25,15 +23,11 @@ class Flux2Transformer:
     def __init__(self, weights: Weights, ctx: Context, config: Flux2Config) -> None:
         self._ctx = ctx
         self._config = config
-        d = config.features
-        embedders = ("timestep_embedder", *["guidance_embedder"] * config.guidance_embeds)
-        wide = {"width": config.timestep_guidance_channels, "features": d, "bias": False}
-        self._embedders = [TimestepEmbedding(weights, ctx, f"time_guidance_embed.{name}", **wide) for name in embedders]
+        numbers = ("timestep_embedder", *["guidance_embedder"] * config.guidance_embeds)
+        wide = {"width": config.timestep_guidance_channels, "features": config.features, "bias": False}
+        self._numbers = [TimestepEmbedding(weights, ctx, f"time_guidance_embed.{name}", **wide) for name in numbers]
         self._modulations = Modulations(weights, ctx, config)
-        self._x_embedder, self._context_embedder = (
-            ColParallelLinear(weights, ctx, name, in_features=size, out_features=d, bias=False)
-            for name, size in (("x_embedder", config.in_channels), ("context_embedder", config.joint_attention_dim))
-        )
+        self._embedders = StreamEmbedders(weights, ctx, config, bias=False)
         self._blocks = BlockStack(weights, ctx, config, eps=config.eps, bias=False)
         weights.finish(CLASS_NAME)
 
@@ -48,11 +42,9 @@ class Flux2Transformer:
         guidance: torch.Tensor | None = None,
     ) -> ttnn.Tensor:
         """Host inputs of the diffusers forward -> (B, 1, local N, C), cut over sp, on the device."""
-        ctx = self._ctx
-        sequences = sequences_of(ctx, self._config, img_ids, txt_ids)
+        sequences = sequences_of(self._ctx, self._config, img_ids, txt_ids)
         time = ttnn.silu(self._conditioning(timestep, guidance))
-        spatial = self._x_embedder(put_tokens(ctx, hidden_states))
-        prompt = self._context_embedder(put_prompt(ctx, encoder_hidden_states))
+        spatial, prompt = self._embedders(hidden_states, encoder_hidden_states)
         return self._blocks(spatial, prompt, self._modulations(time), sequences, last=time)
 
     def read(self, out: ttnn.Tensor, sizes: dict[str, int]) -> torch.Tensor:
@@ -61,6 +53,6 @@ class Flux2Transformer:
 
     def _conditioning(self, timestep_B: torch.Tensor, guidance_B: torch.Tensor | None) -> ttnn.Tensor:
         """Time step (B,) in 0..1 and a scale (B,) on the host -> (B, 1, 1, D), their embeddings summed."""
-        numbers = (timestep_B, guidance_B)[: len(self._embedders)]
-        embedded = [embed(x.float() * _TRAIN_TIMESTEPS) for embed, x in zip(self._embedders, numbers, strict=True)]
+        numbers = (timestep_B, guidance_B)[: len(self._numbers)]
+        embedded = [embed(x.float() * _TRAIN_TIMESTEPS) for embed, x in zip(self._numbers, numbers, strict=True)]
         return ttnn.add(*embedded) if len(embedded) == 2 else embedded[0]
