@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class Blocks:
     Attributes:
         name: of the attribute.
         kind: class of its blocks, of most of them.
-        weights: names of one such block's.
+        weights: names of one such block's, see :func:`_unwrapped`.
     """
 
     name: str
@@ -58,12 +58,17 @@ def what_it_takes(folder: Path) -> str:
     best = max(range(len(lists)), key=lambda i: lists[i].likeness(nearest[i][1]))
     lines = [f"{class_name} in refsim would be a folder of its own (docs/add_a_model.md):"]
     lines += [_compared(blocks, *like) for blocks, like in zip(lists, nearest, strict=True)]
-    lines.append(_keys(config, nearest[best][0]))
+    if lists[best].likeness(nearest[best][1]):
+        lines.append(_keys(config, nearest[best][0]))
     return "\n".join(f"  {line}" if i else line for i, line in enumerate(lines))
 
 
 def _compared(blocks: Blocks, spec: ModelSpec, like: Blocks) -> str:
     shared = len(blocks.weights & like.weights)
+    if not shared:
+        return (
+            f"{blocks.count} {blocks.kind} ({blocks.name}): no block here has one of its {len(blocks.weights)} weights."
+        )
     more = _named(sorted(blocks.weights - like.weights))
     return (
         f"{blocks.count} {blocks.kind} ({blocks.name}): nearest is {like.kind} ({like.name}) of {spec.class_names[0]}, "
@@ -119,8 +124,16 @@ def _lists_of(class_name: str, config: dict[str, Any]) -> list[Blocks]:
             continue
         most = Counter(type(block).__name__ for block in blocks).most_common(1)[0][0]
         one = next(block for block in blocks if type(block).__name__ == most)
-        lists.append(Blocks(name, most, len(blocks), frozenset(one.state_dict())))
+        lists.append(Blocks(name, most, len(blocks), _unwrapped(one.state_dict())))
     return lists
+
+
+def _unwrapped(names: Iterable[str]) -> frozenset[str]:
+    """Return names of weights without what all of them begin with: a block may be a shell of another module."""
+    parts = [name.split(".") for name in names]
+    while len({part[0] for part in parts}) == 1 and all(len(part) > 1 for part in parts):
+        parts = [part[1:] for part in parts]
+    return frozenset(map(".".join, parts))
 
 
 def _is_model(kind: Any) -> bool:

@@ -52,6 +52,16 @@ def test_a_weight_that_the_nearest_block_lacks_is_named(tmp_path):
     assert "(joint_transformer_blocks)" in printed and "not there: ff.linear_1.weight" in printed
 
 
+def test_a_block_in_a_shell_is_looked_into_and_one_that_shares_nothing_says_so(tmp_path):
+    sizes = {"num_layers": 1, "num_single_layers": 1, "num_attention_heads": 2, "attention_head_dim": 8}
+    widths = {"caption_channels": [16, 16], "axes_dims_rope": (4, 2, 2), "patch_size": 2, "max_resolution": (8, 8)}
+    experts = {"num_routed_experts": 2, "num_activated_experts": 1, "text_emb_dim": 8, "llama_layers": (0,)}
+    diffusers.HiDreamImageTransformer2DModel(**sizes, **widths, **experts).save_pretrained(tmp_path)
+    printed = what_it_takes(tmp_path)
+    assert "(double_stream_blocks): nearest is" in printed and "not there: block." not in printed
+    assert "(caption_projection): no block here has one of its 1 weights." in printed
+
+
 @pytest.mark.parametrize(
     "config",
     [
