@@ -15,6 +15,7 @@ class FluxBlocks(BlocksConfig):
     """What configurations of Flux.1 and FLUX.2 have in common: double blocks, then single ones, and rotary axes."""
 
     num_single_layers: Count
+    joint_attention_dim: Size
     axes_dims_rope: tuple[Size, ...]
 
     @property
