@@ -75,6 +75,7 @@ DIFFERENT = {
     "layers/embeddings.py:TimestepEmbedding.__call__": "on the devices activations have one dtype, the context's",
     "models/dflash/draft.py:DFlashDraftModel.__call__": _LIST,
     "models/vae_cogvideox/decoder.py:SpatialNorm.__call__": "a linear on the device keeps no frames of a stream",
+    "models/flux1/embeddings.py:StreamEmbedders.__call__": "the host cuts tokens evenly, padded, whatever they are",
     "models/qwenimage/embeddings.py:sequences_of": _VALID,
     "models/mochi/embeddings.py:Conditioning.__call__": _VALID,
     "models/mochi/embeddings.py:sequences_of": _VALID,
