@@ -114,7 +114,7 @@ def _ended(verdict: dict[str, Any]) -> str:
 
 def _peaks(report: dict[str, Any]) -> dict[str, Any]:
     """Return peaks of DRAM, of one device, with their owners, and of a core's L1, buffers of programs included."""
-    (memory, *_) = sorted(report["memory"]["meshes"], key=lambda mesh: -len(mesh["devices"]))
+    memory = max(report["memory"]["meshes"], key=lambda mesh: mesh["DRAM"]["peak"]["bytes"])  # a submesh, maybe
     peak = memory["DRAM"]["peak"]
     banks = memory["DRAM"]["banks"]
     owners = [
