@@ -93,7 +93,10 @@ def test_memory_that_was_given_back_unseen() -> None:
 def test_memory_that_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies on a mesh at the first look was taken before; what comes unseen later, where it is seen."""
     there = [SimpleNamespace(device_id=3, buffer_type=SimpleNamespace(name="DRAM"), address=0, max_size_per_bank=64)]
-    taken = lambda mesh, kind: SimpleNamespace(total_bytes_allocated_per_bank=64 * len(there) if kind == "DRAM" else 0)  # noqa: E731
+
+    def taken(mesh: Any, kind: str) -> SimpleNamespace:
+        return SimpleNamespace(total_bytes_allocated_per_bank=64 * len(there) if kind == "DRAM" else 0)
+
     reports = SimpleNamespace(get_buffers=lambda mesh: there)
     ttnn = SimpleNamespace(get_memory_view=taken, _ttnn=SimpleNamespace(reports=reports))
     monkeypatch.setattr("tt_impl.harness.watch.meter.ttnn", ttnn)
