@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from parity.cases import Case
+from parity.cases.suites import registry
 from parity.kinds import thresholds_for
 from parity.measure.machine import versions
 from parity.measure.rounding import STORED, Bound, as_stored, is_error
@@ -18,7 +19,7 @@ from refsim.files.keys import Document
 
 SEEDS = range(100, 106)
 """Of weights and inputs; none of those that cases are judged with."""
-KINDS = ("ttnn_block", "ttnn_transformer", "ttnn_text_encoder", "ttnn_vae_decoder")
+KINDS = ("ttnn_block", "ttnn_transformer", "ttnn_text_encoder", "ttnn_vae_decoder", "ttnn_pipeline")
 """Of cases whose answer is a tensor. Of tokens that are decoded rounding makes others, or none."""
 
 
@@ -66,6 +67,7 @@ def make(
     cases: Sequence[Case], *, numerics: Numerics = "fast", progress: Callable[[str], None] = lambda _: None
 ) -> Bounds:
     """Predict the bounds of cases and store them, each as soon as it is there."""
+    registry()  # the suites register the checkpoints of the cases
     bounds: dict[str, dict[str, Bound]] = {}
     made = {"numerics": numerics, "seeds": list(SEEDS), "versions": versions()}
     with TTNNRunner("ttnn-mock", numerics=numerics) as runner:

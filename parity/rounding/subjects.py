@@ -10,6 +10,7 @@ Weights and inputs are numbers that bf16 has, as published weights are, so that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
@@ -18,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from parity.cases import Case
+from parity.cases import BlockShape, Case, checkpoints
 from parity.cases.checkpoints import MODELS
 from parity.cases.selection import find_case
 from parity.cases.store import CheckpointStore
@@ -124,7 +125,7 @@ def _of_folder(folder: Path, inputs: Path | None, mesh: str, parallel: str) -> S
 
 
 def _of_model(name: str, model: str, store: CheckpointStore, mesh: str, parallel: str) -> Subject:
-    cases = [case for case in _forwards() if case.model == model]
+    cases = [case for case in _forwards() if case.model == model] or _blocks_like(model)
     if not cases:
         raise UserError(f"'{model}' has no case of one forward; choose another model or give a folder.")
     subject = _of_case(cases[0], store, mesh, parallel)
@@ -134,7 +135,7 @@ def _of_model(name: str, model: str, store: CheckpointStore, mesh: str, parallel
 
 
 def _block_of(name: str) -> str:
-    """Return the random model of one block, or else of few, that has the widths of a published one."""
+    """Return the random model of one block, or else of few, that has the widths of a published one; register it."""
     model = published()[name]
     widths = [model.config.get(key) for key in _WIDTHS]
     alike = [
@@ -143,12 +144,31 @@ def _block_of(name: str) -> str:
         if spec.class_name == model.class_name and [spec.config.get(width) for width in _WIDTHS] == widths
     ]
     alike.sort(key=lambda key: (MODELS[key].block is None, len(key)))
-    if not alike:
-        raise UserError(
-            f"'{name}' has no random block of its widths here; give its checkpoint folder with --inputs, or choose one "
-            f"of {', '.join(key for key, spec in MODELS.items() if spec.block is not None)}."
-        )
-    return alike[0]
+    if alike:
+        return alike[0]
+    made = f"{re.sub(r'[.-]', '_', name)}_block"
+    few = {key: 1 for key in ("num_layers", "num_single_layers") if key in model.config}
+    block = checkpoints.published(name, **few, block=0)
+    if not _blocks_of(block.class_name):
+        raise UserError(f"'{name}' is priced here and not run, so nothing rounds; choose one of {', '.join(_run())}.")
+    checkpoints.register(made, block)
+    return made
+
+
+def _blocks_like(model: str) -> list[Case]:
+    """Return cases of a block that none is registered of, in layouts of another one of its class."""
+    like = _blocks_of(MODELS[model].class_name) if MODELS[model].block is not None else []
+    return [replace(case, id=model, model=model, shape=BlockShape()) for case in like]
+
+
+def _blocks_of(class_name: str) -> list[Case]:
+    return [case for case in _forwards() if case.kind == "block" and MODELS[case.model].class_name == class_name]
+
+
+def _run() -> list[str]:
+    """Return the published models of which a block can be run."""
+    classes = {MODELS[case.model].class_name for case in _forwards() if case.kind == "block"}
+    return [name for name, model in published().items() if model.class_name in classes]
 
 
 def _forwards() -> Iterator[Case]:

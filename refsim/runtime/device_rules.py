@@ -160,6 +160,12 @@ class DeviceRules:
         values, affine, dtype = self._normed(x, weight)
         return norms.rms_norm(values, *affine, eps=eps, compute=self._norm, out_dtype=dtype).to(x.dtype)
 
+    def torch_rms_norm(self, x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+        """Norm as :meth:`rms_norm` does what ``torch.nn.RMSNorm`` norms over one dim."""
+        if len(shape) != 1 or weight is None or eps is None:
+            return NotImplemented
+        return self.rms_norm(x, weight, eps)
+
     def layer_statistics(self, x: Tensor) -> Tensor:
         """Return (..., 2), sums of squares and of values in bf16: layer_norm_pre_all_gather."""
         if not x.shape[-1]:
@@ -231,16 +237,18 @@ class DeviceRules:
         values, (weight,), dtype = self._normed(x.movedim(1, -1), gamma.flatten())
         return norms.rms_norm(values, weight, eps=0.0, compute=self._norm, out_dtype=dtype).movedim(-1, 1).to(x.dtype)
 
-    def whole_sdpa(self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+    def whole_sdpa(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any
+    ) -> Tensor:
         """Attend in one op to all keys, those before, or those that a mask leaves; heads of keys may be shared."""
         causal = options.pop("is_causal", False)
-        shared = q.shape[1] // k.shape[1] if options.pop("enable_gqa", False) else 1
-        if options.keys() - {"scale"} or (causal and attn_mask is not None):
+        shared = query.shape[1] // key.shape[1] if options.pop("enable_gqa", False) else 1
+        if options.pop("dropout_p", 0.0) or options.keys() - {"scale"} or (causal and attn_mask is not None):
             return NotImplemented
-        visits = self._visits(q, options.get("scale"))
-        keys, values = (x.float().repeat_interleave(shared, 1) if shared > 1 else x.float() for x in (k, v))
+        visits = self._visits(query, options.get("scale"))
+        keys, values = (x.float().repeat_interleave(shared, 1) if shared > 1 else x.float() for x in (key, value))
         visits.visit(keys, values, _later if causal else _added(attn_mask))
-        return visits.result().to(q.dtype)
+        return visits.result().to(query.dtype)
 
     def _visits(self, q: Tensor, scale: float | None = None) -> attention.Visits:
         how = {"scale": scale, "k_chunk": self._spec.k_chunk, "compute": self._sdpa}

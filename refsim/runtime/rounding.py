@@ -34,7 +34,7 @@ _FUNCTIONS = ("exp", "log", "reciprocal", "rsqrt", "sigmoid", "sqrt", "square", 
 _COPIES = frozenset(
     "to bfloat16 cat stack pad flatten reshape clone contiguous copy_ index_select repeat_interleave repeat new_empty "
     "new_zeros zeros_like empty_like zero_ fill_ neg abs where __getitem__ interpolate amax max clamp one_hot "
-    "embedding".split()
+    "embedding index_copy".split()
 )
 """Torch functions that round nothing, beyond those that give views."""
 
@@ -88,6 +88,7 @@ class DeviceRounding(TorchFunctionMode):
             F.conv2d: ("conv", rules.conv),
             F.conv3d: ("conv", rules.conv),
             F.layer_norm: ("norm", rules.layer_norm),
+            F.rms_norm: ("norm", rules.torch_rms_norm),
             F.scaled_dot_product_attention: ("sdpa", rules.whole_sdpa),
             F.silu: ("activation", lambda x, inplace=False: rules.function("silu", x)),
             F.gelu: ("activation", rules.gelu),
@@ -158,7 +159,8 @@ class DeviceRounding(TorchFunctionMode):
 
     def _by(self, rule: Callable[..., Any], name: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Compute by a rule; by torch, counted, where it has none for these arguments, and where there is nothing."""
-        if isinstance(args[0], Tensor) and not args[0].numel():
+        first = next(iter((*args, *kwargs.values())))
+        if isinstance(first, Tensor) and not first.numel():
             return func(*args, **kwargs)
         result = rule(*args, **kwargs)
         if result is NotImplemented:

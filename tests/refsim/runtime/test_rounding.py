@@ -90,11 +90,13 @@ def test_ops_that_layers_mark_follow_their_rules():
     tables = [table.bfloat16().float().repeat_interleave(2, -1) for table in (cos, sin)]
     with rounding() as without_rule:
         normed = norm._rms_normed(x, weight, 1e-6)
+        by_torch = F.rms_norm(x, (32,), weight, 1e-6)
         turned = rope._turned_pairs(x, cos, sin)
         halves = rope._turned_halves(torch.cat([x[..., ::2], x[..., 1::2]], -1), cos, sin)
         total = (MeshTensor(x) + MeshTensor(x * weight)).local
         third = x / 3.0
     assert torch.equal(normed.float(), norms.rms_norm(values, weight.float(), eps=1e-6, compute=WIDE))
+    assert torch.equal(by_torch, normed)
     assert torch.equal(turned.float(), elementwise.rotary(values, *tables, compute=UNIT))
     assert torch.equal(torch.stack(halves.chunk(2, -1), -1).flatten(-2), turned)
     assert torch.equal(third.float(), elementwise.divide(values, torch.tensor(3.0), compute=UNIT))
@@ -110,7 +112,7 @@ def test_attention_with_a_mask_and_norms_over_channels_follow_their_rules():
     x, gamma = draw(2, 64, 3, 5, 4), draw(64, 1, 1, 1, seed=2)
     with rounding() as without_rule:
         masked = F.scaled_dot_product_attention(q, k, k, seen, enable_gqa=True)
-        causal = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+        causal = F.scaled_dot_product_attention(query=q, key=q, value=q, dropout_p=0.0, is_causal=True)
         normed = channel_norm(x, 8.0, gamma)
         y = x.float().unflatten(1, (4, 16))
         moments = y.mean((2, 3, 4, 5), keepdim=True), y.var((2, 3, 4, 5), correction=0, keepdim=True)
