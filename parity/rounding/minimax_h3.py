@@ -93,8 +93,7 @@ def _compare(module: nn.Module, arguments: list[tuple[Any, bool]]) -> Error:
     with torch.no_grad():
         exact = _first(module(*(value for value, _ in arguments)))
         with as_device(DeviceNumerics.parse(NUMERICS), "bf16", ARCH) as without_rule:
-            given = (value.bfloat16() if narrow else value for value, narrow in arguments)
-            answer = _first(ours(*given))
+            answer = _first(ours(*(value.bfloat16() if narrow else value for value, narrow in arguments)))
     if without_rule:
         raise AssertionError(f"rounded once: {dict(without_rule)}")
     return Error.of([answer.float()], [exact])
