@@ -43,7 +43,7 @@ def recommendation(prediction: Prediction) -> str:
     if row is None:
         best = min(prediction.choices, key=lambda each: each.error.one_minus_pcc)
         return f"No choice reaches PCC {prediction.pcc:g}; the most exact one, {best.name}, is at {best.error.pcc:.6f}."
-    took = f", {row.seconds:.3f} s ({prediction.timed})" if row.seconds is not None else ", no time model of this model"
+    took = f", {row.seconds:.3f} s ({prediction.timed})" if row.seconds is not None else ", without seconds"
     return f"Cheapest within PCC {prediction.pcc:g}: {row.name}, PCC {row.error.pcc:.6f}{took}."
 
 

@@ -13,7 +13,7 @@ from functools import partial
 
 from torch import Tensor
 
-from refsim.numerics import sfpu_exponentials, sfpu_gelu, sfpu_roots
+from refsim.numerics import sfpu_exponentials, sfpu_gelu, sfpu_roots, sfpu_trigonometry
 from refsim.numerics.formats import truncate
 from refsim.numerics.matrix_unit import ARCHES, LEVELS, check_choices
 from refsim.numerics.vector_unit import VectorUnit
@@ -28,15 +28,19 @@ def _square(unit: VectorUnit, x: Tensor) -> Tensor:
 
 
 _FUNCTIONS: dict[str, tuple[Callable, Callable | None]] = {
+    "cos": (sfpu_trigonometry.cosine, None),
+    "erf": (sfpu_gelu.erf, partial(sfpu_gelu.erf, approximate=True)),
     "exp": (sfpu_exponentials.exp, sfpu_exponentials.exp_approximate),
     "gelu": (sfpu_gelu.gelu, sfpu_gelu.gelu_approximate),
     "gelu_tanh": (sfpu_gelu.gelu_tanh, None),
     "log": (sfpu_roots.log, None),
+    "mish": (sfpu_exponentials.mish, partial(sfpu_exponentials.mish, approximate=True)),
     "reciprocal": (sfpu_roots.reciprocal, partial(sfpu_roots.reciprocal, approximate=True)),
     "relu": (_relu, None),
     "rsqrt": (sfpu_roots.reciprocal_root, partial(sfpu_roots.reciprocal_root, approximate=True)),
     "sigmoid": (sfpu_exponentials.sigmoid, sfpu_exponentials.sigmoid_approximate),
     "silu": (sfpu_exponentials.silu, None),
+    "sin": (sfpu_trigonometry.sine, None),
     "sqrt": (sfpu_roots.root, partial(sfpu_roots.root, approximate=True)),
     "square": (_square, None),
     "tanh": (sfpu_exponentials.tanh, sfpu_exponentials.tanh_approximate),

@@ -1,11 +1,11 @@
-"""Exponentials of the vector unit and what is made of them: sigmoid, SiLU, tanh.
+"""Exponentials of the vector unit and what is made of them: sigmoid, SiLU, Mish, tanh.
 
     exp, 16-bit destination    x / ln 2 + 127 in units of 2^-23 --> exponent | fraction --> quadratic in it
     exp, 32-bit destination    x = i ln 2 + f --> polynomial of degree 6 in f --> exponent raised by i
     exp, approximate           256 / ln 2 x + 32500.818 as 16-bit integer, shifted into the exponent (Schraudolph)
 
-Source of algorithms and coefficients: tt-metal's `ckernel_sfpu_exp.h`, `_sigmoid.h`, `_silu.h`, `_tanh.h` in the wheel
-of ttnn 0.81.1; exp of 16 bits is Moroz et al., 2022, of 32 bits N. Juffa's.
+Source of algorithms and coefficients: tt-metal's `ckernel_sfpu_exp.h`, `_sigmoid.h`, `_silu.h`, `_mish.h`, `_tanh.h`
+in the wheel of ttnn 0.81.1; exp of 16 bits is Moroz et al., 2022, of 32 bits N. Juffa's.
 """
 
 from __future__ import annotations
@@ -87,6 +87,18 @@ def silu(unit: VectorUnit, x: Tensor) -> Tensor:
 def _sigmoid(unit: VectorUnit, x: Tensor) -> Tensor:
     power = _exp_wide(unit, -x) if unit.wide else exp_by_quadratic(unit, -x)
     return reciprocal_steps(unit, unit.add(power, 1.0), 2 if unit.wide else 1)
+
+
+def mish(unit: VectorUnit, x: Tensor, *, approximate: bool = False) -> Tensor:
+    """Return x tanh(ln(1 + e^x)) = x u (u + 2) / (u^2 + 2 u + 2) with u = e^x, rounded; from 8 on x."""
+    power = exp_by_quadratic(unit, x) if approximate or not unit.wide else _exp_wide(unit, x)
+    power = unit.stored(power)
+    one_more = unit.add(power, 1.0)
+    inverse = reciprocal_steps(unit, unit.mad(one_more, one_more, 1.0), 0 if approximate else 2 if unit.wide else 1)
+    value = unit.mul(x, unit.mul(unit.mul(power, unit.add(power, 2.0)), inverse))
+    if unit.arch == "blackhole":  # whose first guess is a table of 8 bits
+        value = torch.where(x < 0, value, unit.mul(x, unit.mad(inverse, -2.0, 1.0)))
+    return unit.stored(torch.where(x < 8.0, value, x))
 
 
 def sigmoid_approximate(unit: VectorUnit, x: Tensor) -> Tensor:

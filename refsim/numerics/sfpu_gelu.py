@@ -1,10 +1,10 @@
-"""GELU on the vector unit: exact, by tanh, and of six lines.
+"""GELU on the vector unit: exact, by tanh, and of six lines; the error function.
 
     16-bit destination    to -5.54: 0 | to -3.125: x times a tail | to 2.78: x (1/2 + odd polynomial) | then x
     32-bit destination    x (1/2 + 1/2 erf), erf = odd polynomial / even polynomial
     approximate           x / 2 + six lines of |x|
 
-Source of algorithms and coefficients: tt-metal's `ckernel_sfpu_gelu.h` in the wheel of ttnn 0.81.1.
+Source of algorithms and coefficients: tt-metal's `ckernel_sfpu_gelu.h` and `_erf.h` in the wheel of ttnn 0.81.1.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from refsim.numerics.formats import bits_of, from_bits
-from refsim.numerics.sfpu_exponentials import SIX_SEGMENTS, _tanh_wide, exp2_of_biased
+from refsim.numerics.sfpu_exponentials import SIX_SEGMENTS, _cut, _tanh_wide, exp2_of_biased
 from refsim.numerics.sfpu_roots import reciprocal_steps
 from refsim.numerics.vector_unit import VectorUnit, piecewise_linear
 
@@ -51,6 +50,8 @@ _ERF_EVEN = (
     -3.5153888689e-09,
     -6.7350725691e-12,
 )
+_ERF_ODD_OF_16_BITS = (1.1280932447e00, 2.7609212279e-01, 4.5400281738e-02, 7.4481184425e-04)
+_ERF_EVEN_OF_16_BITS = (1.0, 5.7439188334e-01, 1.3675764810e-01, 8.2844606784e-03, 2.4813862145e-05)
 
 
 def gelu(unit: VectorUnit, x: Tensor) -> Tensor:
@@ -70,13 +71,24 @@ def _narrow(unit: VectorUnit, x: Tensor) -> Tensor:
 
 
 def _wide(unit: VectorUnit, x: Tensor) -> Tensor:
-    scaled = unit.mul(x, 0.7071067811865475).clamp(max=10.0)
-    square = unit.mul(scaled, scaled)
-    odd = unit.mul(unit.polynomial(square, _ERF_ODD), scaled)
-    erf = unit.mul(odd, reciprocal_steps(unit, unit.polynomial(square, _ERF_EVEN), 2)).clamp(-1.0, 1.0)
-    value = unit.mul(x, unit.mad(erf, 0.5, 0.5))
-    value = torch.where(erf == -1.0, unit.mul(x, 2.0**-25), value)
+    error_function = _erf(unit, unit.mul(x, 0.7071067811865475), 2)
+    value = unit.mul(x, unit.mad(error_function, 0.5, 0.5))
+    value = torch.where(error_function == -1.0, unit.mul(x, 2.0**-25), value)
     return torch.where(x > _SATURATED, value, 0.0)
+
+
+def erf(unit: VectorUnit, x: Tensor, *, approximate: bool = False) -> Tensor:
+    """Return erf x; a 16-bit destination has polynomials of its own and cuts."""
+    return _cut(unit, _erf(unit, x, 0 if approximate else 2))
+
+
+def _erf(unit: VectorUnit, x: Tensor, steps: int) -> Tensor:
+    odd, even = (_ERF_ODD, _ERF_EVEN) if unit.wide else (_ERF_ODD_OF_16_BITS, _ERF_EVEN_OF_16_BITS)
+    x = x.clamp(-10.0, 10.0)
+    square = unit.mul(x, x)
+    numerator = unit.mul(unit.polynomial(square, odd), x)
+    value = unit.mul(numerator, reciprocal_steps(unit, unit.polynomial(square, even), steps))
+    return value.clamp(-1.0, 1.0)
 
 
 def gelu_tanh(unit: VectorUnit, x: Tensor) -> Tensor:
@@ -98,4 +110,4 @@ def gelu_approximate(unit: VectorUnit, x: Tensor) -> Tensor:
     )
     halves = tuple(tuple(torch.tensor(number).half().item() for number in line) for line in lines)
     value = unit.add(unit.mul(x, 0.5), piecewise_linear(unit, x, SIX_SEGMENTS, halves))
-    return value if unit.wide else from_bits(bits_of(value) & -0x10000)
+    return _cut(unit, value)

@@ -67,11 +67,17 @@ def predict(
 
     with CheckpointStore() as store:
         subject = subjects.find(model, store, inputs=inputs, mesh=mesh, parallel=parallel)
-        seconds = None
+        seconds, untimed = None, ()
         if subject.timed is not None:
-            seconds = predicting.seconds_of(subject.timed, subject.options("bf16"), size)
+            try:
+                seconds = predicting.seconds_of(subject.timed, subject.options("bf16"), size)
+            except UserError as error:  # a folder may be too small for the size that is usual
+                if size is not None:
+                    raise
+                untimed = (f"No seconds without a --size of its own: {error}",)
         how = {"pcc": pcc, "seed": seed, "level": level, "seconds": seconds}
         prediction = predicting.predict(subject, **how, progress=_quietly(as_json))
+        prediction.limits += untimed
     if out is not None:
         name = _file_name(subject.name)
         output.write(out / f"{name}.md", report.text(prediction).encode())

@@ -68,6 +68,10 @@ EXACT = {
     "sqrt": torch.sqrt,
     "reciprocal": torch.reciprocal,
     "log": torch.log,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "erf": torch.erf,
+    "mish": lambda x: x * torch.tanh(torch.nn.functional.softplus(x)),
     "gelu": lambda x: 0.5 * x * torch.erfc(-x / math.sqrt(2)),
 }
 POSITIVE = ("rsqrt", "sqrt", "log")
@@ -89,7 +93,7 @@ def many_float32(function: str) -> torch.Tensor:
         return uniform - 17  # where 1 is the last place of e^-x, and the error largest
     if function in (*POSITIVE, "reciprocal"):
         return torch.exp2(uniform * 200 - 100)
-    return (uniform - 0.5) * (20 if function == "tanh" else 160)
+    return (uniform - 0.5) * {"tanh": 20, "erf": 16 / 3}.get(function, 160)
 
 
 def last_places(function: str, x: torch.Tensor, **options) -> float:
@@ -115,6 +119,11 @@ def last_places(function: str, x: torch.Tensor, **options) -> float:
         ("sqrt", True, 0.68),
         ("reciprocal", False, 0.50),
         ("log", False, 0.78),
+        ("sin", False, 0.50),
+        ("cos", False, 0.50),
+        ("erf", False, 1.06),
+        ("mish", False, 1.49),
+        ("mish", True, 4.0),
     ],
 )
 def test_error_of_every_bf16_value(function, approximate, places):
@@ -133,6 +142,10 @@ def test_error_of_every_bf16_value(function, approximate, places):
         ("sqrt", 0.85),
         ("reciprocal", 0.89),
         ("log", 0.88),
+        ("sin", 2.0),
+        ("cos", 1.54),
+        ("erf", 4.9),
+        ("mish", 4.4),
     ],
 )
 def test_error_in_a_wide_destination(function, places):
@@ -187,5 +200,5 @@ def test_special_values():
 
 
 def test_choices_are_checked():
-    with pytest.raises(UserError, match="function 'cos' does not exist; choose one of exp"):
-        sfpu("cos", torch.zeros(1))
+    with pytest.raises(UserError, match="function 'tan' does not exist; choose one of cos"):
+        sfpu("tan", torch.zeros(1))

@@ -1,7 +1,7 @@
 """Convolutions: rows of windows times a matrix, in K blocks.
 
 conv2d's blocks are a row of the kernel [from memory of tt-metal's sources], conv3d's all of the kernel's places with
-``C_in_block`` channels.
+``C_in_block`` channels. A transposed one is conv2d of the image with zeros between its pixels and the kernel turned.
 """
 
 from __future__ import annotations
@@ -42,5 +42,5 @@ def conv3d(kernel: Kernel, x: Tensor, weight: Tensor, bias: Tensor | None, strid
     )  # fmt: skip
 
 
-computing("conv1d", "conv2d", convolve=conv2d)
+computing("conv1d", "conv2d", "conv_transpose2d", convolve=conv2d)
 computing("experimental.conv3d", convolve=conv3d)

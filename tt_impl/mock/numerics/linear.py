@@ -3,6 +3,8 @@
     matmul, linear     K blocks of ``in0_block_w`` tiles; without a program config what ttnn chooses [from memory: tiles
                        divided among columns of cores for a two-dimensional grid, otherwise 2 if their number is even]
     minimal_matmul     K blocks of ``K_block_size`` tiles, 8 by default
+    attn_matmul        all of K in the destination; LoFi and 16 bits by default [from memory]
+    addmm              a matmul, then an operation each for alpha, beta and the sum [from memory]
 
 An activation of ``linear`` without program config and core grid is an operation of its own behind the product.
 """
@@ -18,8 +20,9 @@ from torch import Tensor
 from refsim.numerics.composites import Compute, elementwise
 from refsim.numerics.composites import linear as composites
 from tt_impl.mock.numerics.eltwise import activated, compute_of
-from tt_impl.mock.numerics.kernel import Kernel, Unmodelled, computing, dtype_of, widened
+from tt_impl.mock.numerics.kernel import Kernel, Unmodelled, computing, dtype_of, rounded, widened
 from tt_impl.mock.rules.registry import TILE
+from tt_impl.mock.storage.values import Shards
 
 MINIMAL = Compute("HiFi2", fp32_dest_acc_en=True, packer_l1_acc=True)
 MINIMAL_K_BLOCK = 8
@@ -40,7 +43,8 @@ def product(
     b = b.mT if transpose_b else b
     kwargs = kernel.call.kwargs
     configured = kwargs.get("program_config") is not None or kwargs.get("core_grid") is not None
-    in0, in1 = (dtype_of(tensor) for tensor in kernel.call.inputs[:2])
+    first = 1 if kernel.call.name == "ttnn.addmm" else 0
+    in0, in1 = (dtype_of(tensor) for tensor in kernel.call.inputs[first : first + 2])
     compute = kernel.compute(composites.default_compute(in0, in1, kernel.out_dtype, program_config=configured))
     fused = program_activation if program_activation is not None else activation if configured else None
     row = bias is not None and bias.numel() == bias.shape[-1]
@@ -125,6 +129,38 @@ def with_residual(
         return x
     value = 1.0 if scalar is None else scalar
     return elementwise.addcmul(residual, x, gate, value=value, dtype=kernel.out_dtype, compute=kernel.compute(MINIMAL))
+
+
+@rounded("addmm")
+def addmm(
+    kernel: Kernel, input_tensor: Shards, mat1_tensor: Shards, mat2_tensor: Shards, *, alpha: float = 1.0,
+    beta: float = 1.0,
+) -> list[Tensor]:  # fmt: skip
+    how: dict[str, Any] = {"dtype": kernel.out_dtype, "compute": compute_of(kernel, input_tensor)}
+
+    def one(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        whole = product(kernel, a, b)
+        whole = whole if alpha == 1 else elementwise.multiply(whole, torch.tensor(alpha).bfloat16().float(), **how)
+        if beta == 0:
+            return whole
+        x = x if beta == 1 else elementwise.multiply(x, torch.tensor(beta).bfloat16().float(), **how)
+        return elementwise.add(whole, x, **how)
+
+    return kernel.call.each(one, input_tensor, mat1_tensor, mat2_tensor)
+
+
+ATTENTION = Compute("LoFi", fp32_dest_acc_en=False)
+
+
+@rounded("experimental.attn_matmul")
+def attn_matmul(kernel: Kernel, input_tensor_a: Shards, input_tensor_b: Shards) -> list[Tensor]:
+    compute = kernel.compute(ATTENTION)
+
+    def one(a: Tensor, b: Tensor) -> Tensor:
+        users = [compute.store(compute.matmul(a[0, :, user], b[user, 0])) for user in range(a.shape[2])]
+        return kernel.pack(compute, torch.stack(users, 1)[None])
+
+    return kernel.call.each(one, input_tensor_a, input_tensor_b)
 
 
 computing("matmul", "linear", "experimental.all_gather_matmul_async", product=product)

@@ -50,6 +50,61 @@ def masked_softmaxes(t: Env) -> None:
     _alone(t)
 
 
+def spreads_and_sums_of_batches(t: Env) -> None:
+    """Variance is exact and packed before root and scalar; tiles of batches are added one by one."""
+    _rounds(t)
+    ttnn = t.ttnn
+    x = t.rand(1, 2, 32, 96, scale=3.0)
+    for dim, dims in ((-1, (-1,)), ([2, 3], (-2, -1))):
+        var = WIDE.store(x.double().var(dims, keepdim=True).float())
+        _same(t, ttnn.var(t.put(x), dim=dim, keepdim=True), WIDE.store(var, "bfloat16"))
+        root = WIDE.sfpu("sqrt", var)
+        _same(t, ttnn.std(t.put(x), dim=dim, keepdim=True), WIDE.store(root, "bfloat16"))
+    out = ttnn.std(t.put(x), dim=-1, scalar=3.0, correction=False)
+    root = WIDE.sfpu("sqrt", WIDE.store(x.double().var(-1, correction=0).float()))
+    _same(t, out, WIDE.store(WIDE.vector().mul(root, 3.0), "bfloat16"))
+    tiles = t.rand(4, 3, 32, 64).mul(2.0)
+    narrow = reduce(NARROW.add, tiles[:, 1], torch.zeros(32, 64))
+    out = t.shadow.values(ttnn.experimental.fast_reduce_nc(t.put(tiles), dims=[0]))[0]
+    torch.testing.assert_close(out[0, 1], narrow, rtol=0, atol=0)
+    compute = _config(t, Compute("HiFi4", fp32_dest_acc_en=True))
+    out = ttnn.experimental.fast_reduce_nc(t.put(tiles), dims=[0, 1], compute_kernel_config=compute)
+    _same(t, out, WIDE.store(tiles.sum((0, 1), keepdim=True), "bfloat16"))
+    _alone(t)
+
+
+def products_of_other_kernels(t: Env) -> None:
+    """addmm in an operation each; attn_matmul with all of K in the destination; conv_transpose2d as a convolution."""
+    _rounds(t)
+    ttnn = t.ttnn
+    x, a, b = t.rand(32, 64), t.rand(32, 96), t.rand(96, 64)
+    compute = linear.default_compute("bfloat16", "bfloat16", "bfloat16")
+    product = linear.linear(a, b, compute=compute, k_block=32)
+    scaled = elementwise.add(elementwise.multiply(product, torch.tensor(0.5)), x)
+    _same(t, ttnn.addmm(t.put(x), t.put(a), t.put(b), alpha=0.5), scaled)
+    _same(t, ttnn.addmm(t.put(x), t.put(a), t.put(b), beta=0.0), product)
+    q, k = t.rand(1, 3, 32, 64), t.rand(32, 1, 64, 32)
+    narrow = Compute("LoFi")
+    users = [narrow.store(narrow.matmul(q[0, :, user], k[user, 0])) for user in range(32)]
+    grid = ttnn.CoreCoord(*t.mesh.grid)
+    out = ttnn.experimental.attn_matmul(t.put(q), t.put(k), compute_with_storage_grid_size=grid)
+    _same(t, out, torch.stack(users, 1)[None])
+    image, weight = t.rand(1, 32, 5, 7), t.rand(32, 64, 3, 3, scale=0.2)
+    rows = t.put(image.permute(0, 2, 3, 1).reshape(1, 1, 35, 32), layout="ROW_MAJOR")
+    out = ttnn.conv_transpose2d(
+        input_tensor=rows, weight_tensor=ttnn.from_torch(weight, dtype=ttnn.bfloat16), device=t.device, in_channels=32,
+        out_channels=64, batch_size=1, input_height=5, input_width=7, kernel_size=(3, 3), stride=(2, 1), padding=(1, 1),
+        output_padding=(1, 0), conv_config=ttnn.Conv2dConfig(weights_dtype=ttnn.bfloat16),
+    )  # fmt: skip
+    spread = torch.zeros(1, 32, 9, 7)
+    spread[:, :, ::2] = image
+    spread = torch.nn.functional.pad(spread, (1, 1, 1, 2))
+    turned = weight.transpose(0, 1).flip(2, 3)
+    wanted = linear.conv(spread, turned, compute=Compute("HiFi4"), blocks=(96, None))
+    _same(t, out, wanted.permute(0, 2, 3, 1).reshape(1, 1, -1, 64))
+    _alone(t)
+
+
 def products_of_batches(t: Env) -> None:
     """A matrix for each batch, one for all, both transposed, a bias of rows, and activations behind the product."""
     _rounds(t)
