@@ -67,7 +67,8 @@ def predict(
 
     with CheckpointStore() as store:
         subject = subjects.find(model, store, inputs=inputs, mesh=mesh, parallel=parallel)
-        seconds, untimed = None, ()
+        seconds = None
+        untimed: tuple[str, ...] = ()
         if subject.timed is not None:
             try:
                 seconds = predicting.seconds_of(subject.timed, subject.options("bf16"), size)
