@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,6 +58,24 @@ class Failed(Exception):
 def test_what_an_error_is(error: Exception, category: str, op: str, message: str) -> None:
     found = verdicts.failed(error)
     assert found[:2] == (category, op) and found[2].startswith(message) and len(found[2]) <= 400
+
+
+@needs_ttnn
+def test_errors_that_were_raised_from_each_other_end() -> None:
+    one, other = ValueError("one"), KeyError("other")
+    one.__cause__, other.__context__ = other, one
+    assert list(verdicts.chain(one)) == [one, other]
+
+
+@needs_ttnn
+def test_a_run_leaves_no_files_of_the_mock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tt_impl.harness.pytest import machine
+
+    for folder in (None, tmp_path / "mock"):
+        monkeypatch.setattr(machine._machine, "folder", folder)
+        (tmp_path / "mock").mkdir(exist_ok=True)
+        machine.clean_up()
+        assert (tmp_path / "mock").is_dir() is (folder is None)
 
 
 @needs_ttnn

@@ -33,6 +33,13 @@ class Env:
         self.drawn: Counter[str] = Counter()
         """Operations by how often properties called them."""
 
+    def run(self, case: Callable[[Env], None]) -> None:
+        """Run a case; what it emulated is counted, no call more than once."""
+        case(self)
+        counts = self.shadow.emulated.items()
+        wrong = {name: count for name, count in counts if not 0 < count <= self.shadow.calls.get(name, count)}
+        assert not wrong, wrong
+
     @contextmanager
     def drawing(self) -> Iterator[None]:
         """What is called while it is open counts as called by a property."""

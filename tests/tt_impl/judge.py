@@ -45,7 +45,7 @@ def rule(mesh: Any, module: str, name: str) -> None:
         strict_rules(),
         shadow_values() as shadow,
     ):
-        module_of(module).CASES[name](Env(mesh, shadow))
+        Env(mesh, shadow).run(module_of(module).CASES[name])
 
 
 def program(mesh: Any, module: str, name: str) -> None:

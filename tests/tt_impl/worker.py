@@ -126,7 +126,7 @@ def program(device: ttnn.MeshDevice, options: RunOptions, *, cases: list[list[st
             with strict_rules(), shadow_values() as shadow:
                 env = Env(mesh, shadow)
                 try:
-                    module_of(name).CASES[case](env)
+                    env.run(module_of(name).CASES[case])
                 except Exception:
                     error = traceback.format_exc(limit=-4)[:ERROR_CHARS]
             calls = {"calls": sorted(shadow.calls), "drawn": sorted(env.drawn)}

@@ -14,6 +14,7 @@ from tt_impl.run.launch import Worker
 ON_T3K = cases_of(*modules_in("properties", "shadow", "values"))
 ON_TWO_LINKS = cases_of("two_links", "decoding", "encoders", "fused", "on_blackhole", "prop_two_links")
 ON_N300 = cases_of("submeshes", "sockets")
+ON_QUIETBOX = cases_of("halves")
 ON_RING = cases_of("prop_rings", "rings")
 ON_SQUARE = cases_of("prop_square")
 
@@ -22,6 +23,7 @@ MESHES = {
     **dict.fromkeys(ON_T3K, "t3k"),
     **dict.fromkeys(ON_TWO_LINKS, "bh-qb-1x4"),
     **dict.fromkeys(ON_N300, "n300"),
+    **dict.fromkeys(ON_QUIETBOX, "quietbox"),
     **dict.fromkeys(ON_RING, "t3k-1x8"),
     **dict.fromkeys(ON_SQUARE, "bh-qb"),
 }

@@ -36,4 +36,4 @@ _CHOOSE = """
     logical_and_ logical_or_ logical_xor_ maximum minimum where isclose max_pool2d adaptive_max_pool2d max min argmax
     sort topk experimental.isin nonzero
 """
-UNROUNDED = frozenset(f"ttnn.{name}" for names in (_MOVE, _CHOOSE) for name in names.split())
+UNROUNDED = frozenset(f"ttnn.{name}" for name in (_MOVE + _CHOOSE).split())

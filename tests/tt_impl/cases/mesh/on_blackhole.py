@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from benchmarks import drafter
+from refsim.numerics.composites import Compute, elementwise, norms
+from tests.tt_impl.cases.shadow.numerics import _rounds, _same
 from tests.tt_impl.cases.values import fused_heads
 from tests.tt_impl.env import Env, collect
 from tests.tt_impl.properties import spread
@@ -98,6 +102,30 @@ def every_expert_its_region(t: Env) -> None:
         wanted[region] = (torch.nn.functional.silu(x @ gate) * (x @ up)) @ down
     for part in t.shadow.values(out):  # block floats: of a block the largest value sets the step
         torch.testing.assert_close(part, wanted, rtol=2**-5, atol=0.05, equal_nan=True)
+
+
+def reciprocals_of_the_chip(t: Env) -> None:
+    """Functions of the vector unit are those of Blackhole, by default and with a config."""
+    _rounds(t)
+    x = t.rand(1, 1, 32, 64, scale=3.0)
+    config = t.ttnn.init_device_compute_kernel_config(t.device.arch(), math_fidelity=t.ttnn.MathFidelity.HiFi4)
+    narrow = Compute("HiFi4", approximate=config.math_approx_mode)
+    for out, expected in (
+        (t.ttnn.reciprocal(t.put(x, dtype="float32")), lambda arch: _reciprocal(x, arch)),
+        (t.ttnn.softmax(t.put(x), dim=-1), lambda arch: norms.softmax(x, compute=Compute("HiFi4", arch=arch))),
+        (
+            t.ttnn.softmax(t.put(x), dim=-1, compute_kernel_config=config),
+            lambda arch: norms.softmax(x, compute=replace(narrow, arch=arch)),
+        ),
+    ):
+        _same(t, out, expected("blackhole"))
+    assert not _reciprocal(x, "blackhole").equal(_reciprocal(x, "wormhole_b0"))
+    assert t.shadow.numerics.once == {}
+
+
+def _reciprocal(x: torch.Tensor, arch: str) -> torch.Tensor:
+    compute = Compute("HiFi4", fp32_dest_acc_en=True, arch=arch)
+    return elementwise.activation("reciprocal", x, dtype="float32", compute=compute)
 
 
 CASES = collect(globals())

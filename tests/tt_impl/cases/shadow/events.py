@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import io
+from contextlib import redirect_stderr
 from typing import Any
 
 import torch
@@ -55,9 +57,12 @@ def bytes_are_those_of_a_device(t: Env) -> None:
         x = t.put(t.rand(1, 1, 64, 32))
         memory = ttnn.create_sharded_memory_config((1, 1, 64, 32), ttnn.CoreGrid(y=2, x=1), ttnn.ShardStrategy.HEIGHT)
         ttnn.to_memory_config(x, memory)
+        t.put(t.rand(1, 1, 32, 32 * 26))
     sizes = [event.outputs[0].bytes for event in log.events]
     assert sizes[:4] == [2048, 5 * 32, 1088, 4096], sizes
-    sharded = log.events[-1].outputs[0]
+    in_a_bank = [event.outputs[0].bank_bytes for event in log.events]
+    assert in_a_bank == [2048, 32, 1088, 2048, 2048, 3 * 2048], in_a_bank  # of twelve banks, and of two cores
+    sharded = log.events[-2].outputs[0]
     assert (sharded.memory, sharded.sharding) == ("L1", "HEIGHT_SHARDED")
 
 
@@ -97,6 +102,7 @@ def frees(t: Env) -> None:
         other = second.buffer_unique_id()
         del second
         third = t.put(t.rand(32, 32))
+        ttnn.deallocate(ttnn.reshape(third, (1, 32, 32)), force=False)  # frees nothing that another tensor has
     assert third.buffer_unique_id() not in (buffer, other)
     assert log.frees == {buffer: log.events[1]}
 
@@ -128,6 +134,41 @@ def marks_and_errors(t: Env) -> None:
     assert synchronized.op == "ttnn.synchronize_device"
     failed = next(event for event in log.events if event.error)
     assert failed.error == "TypeError" and failed.outputs == []
+
+
+def errors_that_end_a_program(t: Env) -> None:
+    """An error is told from what was raised from it, or while it was handled."""
+    log, x = _log(t), t.put(t.rand(32, 32))
+    for link in ("cause", "context"):
+        with _caught(log):
+            try:
+                t.ttnn.add(x, "text")
+            except TypeError as error:
+                told = ValueError("the program's own")
+                setattr(told, f"__{link}__", error)
+                log.ended_by(told)
+    assert log.left_by_error == {0, 1} and [event.error for event in log.events] == ["TypeError"] * 2
+
+
+def what_is_asked_for_once(t: Env) -> None:
+    """A warning of a kernel is told once, and what was told is gone."""
+    t.shadow.kernel_warnings = [("slow", True), ("odd", False), ("slow", True)]
+    assert t.shadow.take_kernel_warnings() == (("slow", True), ("odd", False))
+    assert t.shadow.take_kernel_warnings() == ()
+
+
+def reads_without_values(t: Env) -> None:
+    """The first read from a device says that there are none, one of the host nothing."""
+    from tt_impl.mock.calls.shadow import Shadow
+    from tt_impl.trace.intercept import Invocation
+
+    host = t.ttnn.from_torch(t.rand(32, 32))
+    shadow = Shadow(values=False)
+    said = io.StringIO()
+    with redirect_stderr(said):
+        for number, tensor in enumerate((host, t.put(t.rand(32, 32)), t.put(t.rand(32, 32)))):
+            shadow.handle(Invocation("ttnn.to_torch", (tensor,), {}, lambda *_: None))
+            assert said.getvalue().count("values are off: ttnn.to_torch") == min(number, 1)
 
 
 def semaphores_of_an_operation(t: Env) -> None:
@@ -182,6 +223,19 @@ def replicas_that_are_no_numbers(t: Env) -> None:
         parts = t.put(torch.tensor(values).reshape(2, 1, 1, 1).expand(2, 1, 32, 32), (0, None), dtype="float32")
         parts.update_tensor_topology(topology)
         assert uneven_axes(t.shadow, parts) == uneven, values
+
+
+def replicas_by_axis(t: Env) -> None:
+    """A distribution over the mesh as a whole stands for both axes."""
+    from tt_impl.mock.storage.replicas import uneven_axes
+
+    whole = t.ttnn.ReplicateTensorToMesh(t.device)
+    for dims, uneven in (((None, 3), (1,)), ((2, None), (0,)), ((2, 3), (0, 1)), ((None, None), ())):
+        parts = t.put(t.rand(1, 1, 64, 128), dims)
+        shape = tuple(parts.shape)
+        like = t.ttnn.from_torch(torch.zeros(shape), device=t.device, layout=t.ttnn.TILE_LAYOUT, mesh_mapper=whole)
+        parts.update_tensor_topology(like.tensor_topology())
+        assert uneven_axes(t.shadow, parts) == uneven, dims
 
 
 CASES = collect(globals())

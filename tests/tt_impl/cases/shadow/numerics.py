@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -264,6 +265,8 @@ def attentions(t: Env) -> None:
 
 def masks(t: Env) -> None:
     """Causal, added, by windows, with a sink: what a row sees; a row that sees nothing is no number, as without."""
+    from tt_impl.mock.numerics import attention as numeric_attention
+
     _rounds(t)
     sdpa = t.ttnn.transformer.scaled_dot_product_attention
     q, k, v = (t.rand(1, 2, rows, 32) for rows in (64, 128, 128))
@@ -276,9 +279,11 @@ def masks(t: Env) -> None:
         return visits.result(sink)
 
     own = [t.put(x[:, :, :64]) for x in (q, k, v)]
-    _same(t, sdpa(*own), visited(q, lambda rows, columns: columns > rows))
     window = visited(q, lambda rows, columns: (columns > rows) | (columns <= rows - 40))
-    _same(t, sdpa(*own, sliding_window_size=40), window)
+    for rows_at_once in (numeric_attention.ROWS, 32):
+        with patch.object(numeric_attention, "ROWS", rows_at_once):
+            _same(t, sdpa(*own), visited(q, lambda rows, columns: columns > rows))
+            _same(t, sdpa(*own, sliding_window_size=40), window)
     bias = t.rand(1, 1, 64, 128)
     bias[..., 3, :] = -torch.inf
     expected = visited(q, bias)
@@ -309,6 +314,29 @@ def caches(t: Env) -> None:
         for user, last in enumerate([40, 63])
     ]  # fmt: skip
     _same(t, out, compute.store(torch.stack([torch.cat(heads) for heads in expected])[None]))
+    mask, sink = t.rand(2, 1, 8, 64), t.rand(8, 32)
+    out = sdpa(
+        t.put(q), t.put(k), t.put(v), is_causal=False, attn_mask=t.put(mask), attention_sink=t.put(sink)
+    )  # of each head its own
+    expected = [
+        [
+            decode_attention(
+                q[0, user, rows], k[user, head], v[user, head], mask=mask[user, 0, rows], sink=sink[rows, :1],
+                k_chunk=32, compute=compute,
+            )
+            for head, rows in enumerate((slice(0, 4), slice(4, 8)))
+        ]
+        for user in range(2)
+    ]  # fmt: skip
+    _same(t, out, compute.store(torch.stack([torch.cat(heads) for heads in expected])[None]))
+    q, k, v = t.rand(1, 4, 32, 32), t.rand(4, 1, 288, 32), t.rand(4, 1, 288, 32)
+    chunks = {128: 32, 129: 256, 256: 256, 257: 512}  # by tokens
+    out = sdpa(t.put(q), t.put(k), t.put(v), cur_pos=[tokens - 1 for tokens in chunks])
+    expected = [
+        decode_attention(q[0, user], k[user, 0, :tokens], v[user, 0, :tokens], k_chunk=chunk, compute=compute)
+        for user, (tokens, chunk) in enumerate(chunks.items())
+    ]
+    _same(t, out, compute.store(torch.stack(expected)[None]))
     assert t.shadow.numerics.once == {}
 
 
@@ -324,10 +352,15 @@ def batches(t: Env) -> None:
         how = {"weight": t.put(weight), "compute_kernel_config": _config(t, compute), **statistics}
         out = t.ttnn.batch_norm(t.put(x), eps=1e-5, **how)
         _same(t, out, batch_norms.batch_norm(x, mean, variance, (weight, None), compute=compute))
+        given = {"running_mean": mean, "running_var": variance, "weight": weight}
+        wide = how | {name: t.put(value, dtype="float32") for name, value in given.items()}
         t.ttnn.batch_norm(t.put(x), eps=1e-5, training=True, momentum=0.25, **how)
         own_mean, own_variance = batch_norms.channel_moments(x, compute=compute)
         _same(t, statistics["running_mean"], batch_norms.moved(mean, own_mean, 0.25, compute=compute))
         _same(t, statistics["running_var"], batch_norms.moved(variance, own_variance, 0.25, compute=compute))
+        t.ttnn.batch_norm(t.put(x), eps=1e-5, training=True, momentum=0.25, **wide)  # kept in their own dtype
+        moved = batch_norms.moved(mean, own_mean, 0.25, dtype="float32", compute=compute)
+        _same(t, wide["running_mean"], moved)
     assert t.shadow.numerics.once == {}
 
 
@@ -338,6 +371,8 @@ def layouts(t: Env) -> None:
     x = t.rand(1, 1, 32, 64)
     rows = t.put(x, dtype="float32", layout="ROW_MAJOR")
     _same(t, ttnn.to_layout(rows, ttnn.TILE_LAYOUT), x)
+    fine = torch.randn(1, 1, 32, 64, generator=t.random)
+    _same(t, ttnn.to_layout(t.put(fine, dtype="float32", layout="ROW_MAJOR"), ttnn.TILE_LAYOUT), fine)
     _same(t, ttnn.tilize(t.put(x, layout="ROW_MAJOR"), dtype=ttnn.bfloat8_b), pack(x, "bfloat8_b"))
     assert t.shadow.numerics.once == {}
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from refsim.numerics import FUNCTIONS, from_host, pack
 from refsim.numerics.composites import Compute, attention, collectives, elementwise, linear, norms
+from tests.tt_impl.cases.properties.prop_matmul_fused import _blocks
 from tests.tt_impl.cases.shadow.numerics import BINARY, WIDE, _config, _rounds, _same
 from tests.tt_impl.env import Env, collect
 
@@ -127,6 +128,11 @@ def products_of_batches(t: Env) -> None:
     out = ttnn.linear(t.put(a[0, 0]), t.put(one[0, 0]), bias=t.put(rows))
     whole = linear.linear(a[0, 0], one[0, 0], compute=compute, k_block=64)
     _same(t, out, elementwise.add(whole, rows))
+    wide = replace(WIDE, packer_l1_acc=True)
+    out = ttnn.linear(
+        t.put(a[0, 0]), t.put(one[0, 0]), bias=t.put(rows), compute_kernel_config=_config(t, wide)
+    )  # packed before it is added
+    _same(t, out, elementwise.add(linear.linear(a[0, 0], one[0, 0], compute=wide, k_block=64), rows))
     for name, function in (("gelu", "gelu"), ("silu", "silu"), ("gelu_approx", "gelu")):
         alone = replace(BINARY, approximate=name == "gelu_approx")
         out = ttnn.linear(t.put(a[0, 0]), t.put(one[0, 0]), activation=name)
@@ -145,7 +151,11 @@ def blocks_by_the_grid(t: Env) -> None:
         (32, 128, 64, None, 2),
         (32, 512, 2048, None, 2),
         (64, 512, 64, None, 2),  # a square of 8 columns of cores: sixteen tiles of K over them
+        (64, 640, 64, None, 1),  # twenty tiles over eight columns: none divides them
         (64, 96, 64, None, 1),
+        (64, 384, 64, ttnn.CoreGrid(y=4, x=2), 6),
+        (64, 1024, 512, None, 4),  # sides of 2 and 16 tiles are no row yet, those of 2 and 17 are
+        (64, 1024, 544, None, 2),
     ):
         a, b = t.rand(rows, depth), t.rand(depth, columns)
         compute = linear.default_compute("bfloat16", "bfloat16", "bfloat16", program_config=grid is not None)
@@ -187,6 +197,15 @@ def minimal_products(t: Env) -> None:
         t.put(x), t.put(weight), 0.5, t.put(residual), t.put(gate), t.put(bias)
     )
     product = linear.minimal_matmul(x, weight, bias[0], k_block=256, compute=compute, out_dtype="float32")
+    _same(t, out, elementwise.addcmul(residual, product, gate, value=0.5, compute=compute))
+    x, weight, residual, gate = t.rand(1, 1, 64, 256), t.rand(256, 384), t.rand(1, 1, 64, 384), t.rand(1, 1, 1, 384)
+    (out,) = ttnn.experimental.all_gather_minimal_matmul_async(
+        t.put(x, (None, 3)), t.put(weight), config=_blocks(t), num_workers_per_link=6, topology=t.linear,
+        multi_device_global_semaphore=t.semaphores(2), barrier_semaphore=t.semaphores(1)[0], num_links=1,
+        persistent_output_buffer=t.empty(1, 1, 64, 256), cluster_axis=1, scalar=0.5,
+        addcmul_input_tensor1=t.put(residual), addcmul_input_tensor2=t.put(gate),
+    )  # fmt: skip
+    product = linear.minimal_matmul(x, weight, k_block=64, compute=compute, out_dtype="float32")
     _same(t, out, elementwise.addcmul(residual, product, gate, value=0.5, compute=compute))
     _alone(t)
 
@@ -269,6 +288,9 @@ def reductions(t: Env) -> None:
             sums.reshape([n for d, n in enumerate(x.shape) if d not in places]),
         )
     _same(t, ttnn.sum(t.put(x, dtype="float32"), dim=-1, scalar=0.5), x.sum(-1) * 0.5)
+    fine = torch.randn(1, 1, 32, 64, generator=t.random)
+    cheap = ttnn.sum(t.put(fine, dtype="float32"), dim=-1, keepdim=True, fast_and_approximate_mode=True)
+    _same(t, cheap, wide.store(wide.reduce("sum", fine, "last", 1.0), "float32"))
     _alone(t)
     ttnn.sum(t.put(x), dim=1)
     _alone(t, "ttnn.sum (dim)")
@@ -363,7 +385,10 @@ def chains_of_elements(t: Env) -> None:
         _same(t, tanh, elementwise.activation("gelu_tanh", a))
     wide = [t.put(value, dtype="float32") for value in (a, b)]
     _same(t, ttnn.subtract(*wide), elementwise.subtract(a, b, dtype="float32"))
-    _same(t, ttnn.multiply(*wide, fast_and_approximate_mode=True), elementwise.multiply(a, b, dtype="float32"))
+    fine = [torch.randn(1, 1, 32, 64, generator=t.random) for _ in range(2)]
+    out = ttnn.multiply(*(t.put(value, dtype="float32") for value in fine), fast_and_approximate_mode=True)
+    _same(t, out, elementwise.multiply(*fine, dtype="float32"))
+    _same(t, ttnn.add(x, y, dtype=ttnn.float32), OF_FLOAT32.store(OF_FLOAT32.add(a, b), "float32"))
     _same(t, ttnn.exp(wide[0]), elementwise.activation("exp", a, dtype="float32", compute=OF_FLOAT32))
     _same(t, ttnn.multiply_(t.put(a), 0.3), elementwise.multiply(a, torch.tensor(0.3).bfloat16().float()))
     _alone(t)
@@ -404,21 +429,21 @@ def convolutions(t: Env) -> None:
     """Blocks of K are a row of the kernel in two dims, and as many channels as the config says in three."""
     _rounds(t)
     ttnn = t.ttnn
-    x, weight, bias = t.rand(1, 8, 8, 32), t.rand(32, 32, 3, 3), t.rand(1, 1, 1, 32)
-    compute = Compute("HiFi4", fp32_dest_acc_en=False)
+    x, weight, bias = t.rand(1, 8, 8, 32), t.rand(32, 32, 2, 3), t.rand(1, 1, 1, 32)
     config = ttnn.Conv2dConfig(weights_dtype=ttnn.bfloat16, activation=ttnn.UnaryWithParam(ttnn.UnaryOpType.SILU))
-    out = ttnn.conv2d(
-        input_tensor=t.put(x, layout="ROW_MAJOR"), weight_tensor=ttnn.from_torch(weight, dtype=ttnn.bfloat16),
-        bias_tensor=ttnn.from_torch(bias, dtype=ttnn.bfloat16), device=t.device, in_channels=32, out_channels=32,
-        batch_size=1, input_height=8, input_width=8, kernel_size=(3, 3), stride=(2, 1), padding=(1, 1),
-        conv_config=config,
-    )  # fmt: skip
     windows = linear.Windows(stride=(2, 1), dilation=(1, 1))
     image = torch.nn.functional.pad(x.permute(0, 3, 1, 2), (1, 1, 1, 1))
-    wanted = linear.conv(
-        image, weight, bias.reshape(-1), compute=compute, windows=windows, blocks=(96, None), activation="silu"
-    )
-    _same(t, out, wanted.permute(0, 2, 3, 1).reshape(1, 1, -1, 32))
+    for how, compute in (({}, Compute("HiFi4")), ({"compute_config": _config(t, WIDE)}, WIDE)):
+        out = ttnn.conv2d(
+            input_tensor=t.put(x, layout="ROW_MAJOR"), weight_tensor=ttnn.from_torch(weight, dtype=ttnn.bfloat16),
+            bias_tensor=ttnn.from_torch(bias, dtype=ttnn.bfloat16), device=t.device, in_channels=32, out_channels=32,
+            batch_size=1, input_height=8, input_width=8, kernel_size=(2, 3), stride=(2, 1), padding=(1, 1),
+            conv_config=config, **how,
+        )  # fmt: skip
+        wanted = linear.conv(
+            image, weight, bias.reshape(-1), compute=compute, windows=windows, blocks=(96, None), activation="silu"
+        )
+        _same(t, out, wanted.permute(0, 2, 3, 1).reshape(1, 1, -1, 32))
     video, kernel = t.rand(1, 3, 6, 6, 64), t.rand(32, 64, 3, 3, 3)
     prepared = ttnn.experimental.prepare_conv3d_weights(
         weight_tensor=ttnn.from_torch(kernel, dtype=ttnn.bfloat16), C_in_block=32, device=t.device

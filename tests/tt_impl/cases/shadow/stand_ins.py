@@ -7,6 +7,7 @@ import torch
 from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, collect, raises
 from tests.tt_impl.properties import spread
+from tt_impl.mock.calls.checks import emulating
 
 
 def sub_devices(t: Env) -> None:
@@ -35,7 +36,10 @@ def events(t: Env) -> None:
     t.ttnn.wait_for_event(0, event)
     t.ttnn.event_synchronize(event)
     raises(UserError, lambda: t.ttnn.wait_for_event(0, None), "ttnn.wait_for_event", "ttnn.record_event")
-    assert sum(t.shadow.emulated.values()) == 3
+    with emulating():
+        pass
+    t.ttnn.record_event(t.device, 0)  # is emulated until the last that does so has ended
+    assert sum(t.shadow.emulated.values()) == 4
 
 
 def between_two_devices(t: Env) -> None:
@@ -50,7 +54,9 @@ def between_two_devices(t: Env) -> None:
     wanted[number] = parts[sender[0] * t.shape[1] + sender[1]]
     ttnn.point_to_point(x, *places, topology=t.linear, output_tensor=y)
     t.check(y, wanted)
-    values = t.shadow.values(ttnn.point_to_point(x, *places, topology=t.linear))
+    out = ttnn.point_to_point(x, *places, topology=t.linear)
+    assert str(out.tensor_topology()) == str(x.tensor_topology())
+    values = t.shadow.values(out)
     torch.testing.assert_close(values[number], wanted[number])
     assert all(value.isnan().all() for i, value in enumerate(values) if i != number)
     wrong = ttnn.typecast(y, ttnn.float32)
@@ -70,6 +76,7 @@ def host_tensor_on_some_cores(t: Env) -> None:
         (layouts.HEIGHT_SHARDED, (16, 128), row, (slice(16, 32), cut)),
         (layouts.HEIGHT_SHARDED, (16, 128), column, (slice(32, 48), cut)),
         (layouts.WIDTH_SHARDED, (64, 32), row, (cut, slice(32, 64))),
+        (layouts.WIDTH_SHARDED, (64, 48), row, (cut, slice(48, 96))),  # the last shard is a part of one
         (layouts.BLOCK_SHARDED, (32, 64), row, (slice(0, 32), slice(64, 128))),
         (layouts.BLOCK_SHARDED, (32, 64), column, (slice(32, 64), slice(0, 64))),
     ):

@@ -38,6 +38,7 @@ def new_inputs(t: Env) -> None:
 
     trace, out = _capture(t, program)
     assert all(value.isnan().all() for value in t.shadow.values(out))  # nothing has run yet
+    t.shadow.evaluations.clear()
     for _ in range(3):
         value = t.rand(1, 1, 64, 128)
         mapper = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=(2, 3))
@@ -45,7 +46,8 @@ def new_inputs(t: Env) -> None:
         ttnn.copy_host_to_device_tensor(host, x)
         ttnn.execute_trace(t.device, trace, cq_id=0, blocking=False)
         t.check(out, [2 * ((2 * part) @ weight).bfloat16().float() for part in t.shards(value, (2, 3))], ulps=2)
-    assert t.shadow.emulated["ttnn.execute_trace"] == 3
+    assert t.shadow.emulated["ttnn.execute_trace"] == 3 and not t.shadow.store.replaying
+    assert t.shadow.evaluations == dict.fromkeys(("ttnn.multiply", "ttnn.matmul", "ttnn.add"), 3 * t.n)
     ttnn.release_trace(t.device, trace)
     raises(UserError, lambda: ttnn.execute_trace(t.device, trace), "ttnn.execute_trace", "released")
 
@@ -79,6 +81,29 @@ def views_and_collectives(t: Env) -> None:
         for i in group:
             wanted[i] = torch.cat([parts[j] for j in group], 2)
     t.check(out, wanted)
+
+
+def an_address_given_out_again(t: Env) -> None:
+    """While capturing: a replay reads an intermediate result, not what lies where that was when the capture ends."""
+    ttnn = t.ttnn
+    x, parts = spread(t, 1, 1, 32, 64)
+    tensors = {}
+
+    def program() -> Any:
+        between = ttnn.multiply(x, 2.0)
+        address = between.buffer_address()
+        out = ttnn.add(between, 1.0)
+        ttnn.deallocate(between)
+        tensors["later"] = ttnn.multiply(x, 4.0)
+        assert tensors["later"].buffer_address() == address
+        return out, ttnn.typecast(ttnn.abs(x), ttnn.uint32)
+
+    trace, (out, integers) = _capture(t, program)
+    assert all(value.eq(255).all() for value in t.shadow.values(integers))  # nothing has run yet
+    for _ in range(2):
+        ttnn.execute_trace(t.device, trace)
+        t.check(out, [(2 * part + 1).bfloat16().float() for part in parts])
+        t.check(tensors["later"], [4 * part for part in parts])
 
 
 def freed_input(t: Env) -> None:
@@ -132,6 +157,24 @@ def input_handed_over(t: Env) -> None:
     t.check(out, [3 * part for part in parts], ulps=1)
 
 
+def inputs_of_another_kind(t: Env) -> None:
+    """What comes to lie where a freed input was, in another shape, is none."""
+    ttnn = t.ttnn
+    x = ttnn.multiply(spread(t, 1, 1, 32, 64)[0], 2.0)
+    tensors = {}
+
+    def program() -> Any:
+        address = x.buffer_address()
+        out = ttnn.multiply(x, 3.0)
+        ttnn.deallocate(x)
+        tensors["other"] = t.empty(1, 1, 64, 32)
+        assert tensors["other"].buffer_address() == address
+        return out
+
+    trace, _ = _capture(t, program)
+    raises(ShadowError, lambda: ttnn.execute_trace(t.device, trace), "freed after the capture")
+
+
 def what_no_rule_repeats(t: Env) -> None:
     """A value that goes from device to device is written again from the same inputs; from others it is refused."""
     ttnn = t.ttnn
@@ -175,6 +218,11 @@ def transfers_while_capturing(t: Env) -> None:
     trace = ttnn.begin_trace_capture(t.device)
     raises(UserError, lambda: ttnn.to_torch(x), "ttnn.to_torch", "while a trace is captured")
     raises(UserError, lambda: t.put(t.rand(1, 1, 32, 64)), "ttnn.from_torch", "while a trace is captured")
+    for name in (
+        "from_torch to_device to_torch from_device Tensor.cpu Tensor.to_torch Tensor.to_numpy Tensor.to_list "
+        "Tensor.item copy_host_to_device_tensor copy_host_to_device_tensor_partial copy_device_to_host_tensor"
+    ).split():
+        raises(UserError, lambda: t.shadow.check_traced(f"ttnn.{name}"), f"ttnn.{name} while")  # noqa: B023 - at once
     raises(UserError, lambda: ttnn.begin_trace_capture(t.device), "another trace")
     ttnn.end_trace_capture(t.device, trace)
     raises(UserError, lambda: ttnn.end_trace_capture(t.device, trace), "no trace")

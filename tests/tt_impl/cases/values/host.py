@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from tests.tt_impl.env import Env, collect
+
+
+def _with_padding(t: Env, tensor: Any) -> torch.Tensor:
+    """The first device's tiles, with what fills them up."""
+    return t.ttnn.get_device_tensors(tensor)[0].to_torch_with_padded_shape().float()
 
 
 def constructor(t: Env) -> None:
@@ -21,6 +27,8 @@ def constructor(t: Env) -> None:
     t.check(ttnn.Tensor(x, ttnn.bfloat16, t.device, tiles), x)
     t.check(ttnn.Tensor(x, data_type=ttnn.float32, device=t.device, layout=rows), x)
     t.check(host.to(tiles).to(t.device), x)
+    padded = ttnn.Tensor(x[:30], ttnn.bfloat16, t.device, tiles, pad_value=7.0)
+    assert _with_padding(t, padded).equal(F.pad(x[:30], (0, 0, 0, 2), value=7.0))
     t.check(ttnn.Tensor(ttnn.Tensor(x, ttnn.bfloat16, t.device, tiles)), x)
 
 
@@ -33,7 +41,9 @@ def layouts(t: Env) -> None:
     a = t.put(x)
     row_major = a.to(ttnn.ROW_MAJOR_LAYOUT)
     t.check(row_major, x)
-    t.check(row_major.to(ttnn.TILE_LAYOUT), x)
+    tiles = row_major.to(ttnn.TILE_LAYOUT)
+    t.check(tiles, x)
+    assert _with_padding(t, tiles).equal(F.pad(x, (0, 12, 0, 2)))
     assert a.to(ttnn.TILE_LAYOUT).layout == ttnn.TILE_LAYOUT
 
 
@@ -58,7 +68,9 @@ def padded_shapes(t: Env) -> None:
     assert filled.cpu().to_torch_with_padded_shape().float().equal(F.pad(x, (0, 12, 0, 2), value=7.0))
     assert ttnn.to_torch(filled).float().equal(x)
     computed = ttnn.get_device_tensors(ttnn.softmax(t.put(x), dim=-1))[0]
-    raises(ShadowError, computed.to_torch_with_padded_shape, "padding")
+    for unknown in (computed, ttnn.get_device_tensors(t.empty(30, 20))[0]):
+        raises(ShadowError, unknown.to_torch_with_padded_shape, "padding")
+    assert _with_padding(t, ttnn.softmax(t.put(x.new_zeros(32, 32)), dim=-1)).eq(1 / 32).all()  # there is none
     rows = computed.cpu().to_torch_with_padded_shape()[30:]
     assert bool(rows.isnan().all()), rows
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import torch
 
 from tests.tt_impl.env import Env, collect
@@ -15,9 +17,10 @@ def seeded(t: Env) -> None:
     first, again, other = (t.shadow.values(ttnn.rand(SHAPE, t.device, seed=seed)) for seed in (7, 7, 8))
     assert first[0].equal(again[0]) and not first[0].equal(other[0])
     assert all(value.equal(first[0]) for value in first)
-    unseeded = [t.shadow.values(ttnn.rand(SHAPE, t.device))[0] for _ in range(2)]
-    assert not unseeded[0].equal(unseeded[1])
-    assert t.shadow.emulated["ttnn.rand"] == 5
+    for none in ({}, {"seed": 0}):
+        unseeded = [t.shadow.values(ttnn.rand(SHAPE, t.device, **none))[0] for _ in range(2)]
+        assert not unseeded[0].equal(unseeded[1])
+    assert t.shadow.emulated["ttnn.rand"] == 7
 
 
 def ranges(t: Env) -> None:
@@ -41,6 +44,9 @@ def sharded(t: Env) -> None:
     out = ttnn.rand((1, 1, 32, 32 * t.shape[1]), t.device, seed=3, mesh_mapper=mapper)
     values = t.shadow.values(out)
     assert not values[0].equal(values[1]) and values[0].equal(values[t.shape[1]])
+    flat = ttnn.MeshMapperConfig([ttnn.PlacementShard(3)], ttnn.MeshShape([t.n]))
+    values = t.shadow.values(ttnn.rand((1, 1, 32, 32 * t.n), t.device, seed=3, mesh_mapper=flat))
+    assert all(not one.equal(other) for one, other in combinations(values, 2))
 
 
 def bernoulli(t: Env) -> None:

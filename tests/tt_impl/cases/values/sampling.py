@@ -51,6 +51,15 @@ def sampling_keeps_k_and_p(t: Env) -> None:
         assert len(allowed) == 1 or len(seen[:, user].unique()) > 1
 
 
+def sampling_knows_no_more_candidates(t: Env) -> None:
+    """All 64 are as likely by ``k`` and ``temp``, but no more than the 32 largest are sorted."""
+    values, arguments = _inputs(t, [WIDTH], [1.0], 0.001)
+    largest = values[0, 0].topk(32).values[:, -1]
+    for seed in range(1, 9):
+        chosen = values[0, 0].gather(1, _sampled(t, arguments, seed=seed)[:, None])[:, 0]
+        assert bool((chosen >= largest).all())
+
+
 def sampling_temperature(t: Env) -> None:
     """``temp`` multiplies: a large one leaves the largest, a small one makes all of k as likely."""
     values, cold = _inputs(t, [4], [1.0], 100.0)
@@ -69,6 +78,7 @@ def manual_seed_repeats(t: Env) -> None:
     device: dict[str, Any] = {"device": t.device}
     ttnn.manual_seed(42, **device)
     first = _sampled(t, arguments)
+    assert _sampled(t, arguments, seed=42).equal(_sampled(t, arguments, seed=42))
     assert not _sampled(t, arguments).equal(first)  # without a seed the generator goes on
     ttnn.manual_seed(seeds=42, **device)
     ttnn.manual_seed(seeds=2**32 - 1, **device)  # leaves it as it is

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.tt_impl.env import Env, collect, raises
+from tt_impl.mock.storage.padding import Padding
 
 
 def padding_within_a_tile(t: Env) -> None:
@@ -34,6 +35,8 @@ def reshapes_share_a_buffer(t: Env) -> None:
     t.check(a, wanted)
     t.check(ttnn.unsqueeze(a, 0), wanted[None])
     t.check(ttnn.squeeze(ttnn.unsqueeze(a, 0), 0), wanted)
+    ttnn.deallocate(tall, force=False)  # of what others share nothing is freed
+    t.check(a, wanted)
 
 
 def padded_rows_are_no_rows(t: Env) -> None:
@@ -66,7 +69,13 @@ def logical_and_padded_shape(t: Env) -> None:
     """A reshape to fewer rows of the same memory is a view of the first ones."""
     ttnn, x = t.ttnn, t.rand(1, 1, 30, 32)
     a = t.put(x)
-    t.check(ttnn.reshape(a, (1, 1, 20, 32), (1, 1, 32, 32)), x[:, :, :20])
+    fewer = ttnn.reshape(a, (1, 1, 20, 32), (1, 1, 32, 32))
+    t.check(fewer, x[:, :, :20])
+    assert t.shadow.store.fills(a) == Padding(0.0, 0.0)
+    assert t.shadow.store.fills(fewer) == Padding()  # ten rows of what is there are data
+    for shape, rows in (((1, 1, 30, 32), 30), ((1, 1, 30, 20), 32)):  # of narrower rows none is one of the view's
+        whole = ttnn.reshape(t.put(t.rand(*shape)), (1, 1, 32, 32), (1, 1, 32, 32))
+        assert t.shadow.store.rows_within(whole) == rows
     t.check(ttnn.reshape(a, (1, 1, 32, 32), (1, 1, 32, 32)), F.pad(x, (0, 0, 0, 2)))
     t.check(a, x)
 
@@ -123,10 +132,11 @@ def one_device_of_many(t: Env) -> None:
     a = t.put(x, (2, 3))
     parts = ttnn.get_device_tensors(a)
     wanted = [part.clone() for part in t.shards(x, (2, 3))]
-    wanted[3] = t.rand(1, 1, 32, 32)
-    t.shadow.store.write(parts[3], [wanted[3]], "an operation on one device")
-    t.check(a, wanted)
-    t.check(parts[3], wanted[3])
+    for place in (3, 6):  # in the first row of devices and in the second
+        wanted[place] = t.rand(1, 1, 32, 32)
+        t.shadow.store.write(parts[place], [wanted[place]], "an operation on one device")
+        t.check(a, wanted)
+        t.check(parts[place], wanted[place])
     t.check(parts[0], wanted[0])
 
 
