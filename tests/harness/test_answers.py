@@ -69,13 +69,19 @@ def test_errors_that_were_raised_from_each_other_end() -> None:
 
 @needs_ttnn
 def test_a_run_leaves_no_files_of_the_mock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tt_impl.harness import plugin
     from tt_impl.harness.pytest import machine
 
-    for folder in (None, tmp_path / "mock"):
-        monkeypatch.setattr(machine._machine, "folder", folder)
-        (tmp_path / "mock").mkdir(exist_ok=True)
-        machine.clean_up()
-        assert (tmp_path / "mock").is_dir() is (folder is None)
+    closed = []
+    runner = SimpleNamespace(close=lambda: closed.append(True))
+    folder = tmp_path / "mock"
+    folder.mkdir()
+    for made, of_run in ((None, runner), (folder, None), (folder, runner)):
+        assert folder.is_dir()
+        monkeypatch.setattr(machine._machine, "folder", made)
+        manager = SimpleNamespace(get_plugin=lambda name: of_run)  # noqa: B023 - called at once
+        plugin.pytest_unconfigure(SimpleNamespace(pluginmanager=manager))  # type: ignore[arg-type]
+    assert not folder.exists() and len(closed) == 2
 
 
 @needs_ttnn

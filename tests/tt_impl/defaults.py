@@ -54,9 +54,9 @@ def _value(text: str | None) -> Any:
 
 
 def same(rule: Any, theirs: Any) -> bool:
-    """Return whether a rule's default may stand for ttnn's: None leaves to it what is no number."""
+    """Return whether a rule's default may stand for ttnn's: None leaves to it what is no number, or always given."""
     if theirs == REQUIRED or (rule is None and not isinstance(theirs, int | float)):
-        return True
+        return rule is None
     if isinstance(rule, bool) or isinstance(theirs, bool):
         return rule is theirs or (rule is None and isinstance(theirs, bool))
     if isinstance(rule, int | float) and isinstance(theirs, int | float):
@@ -133,6 +133,8 @@ def compared() -> dict[str, Any]:
             theirs = [overload[parameter.name] for overload in overloads if parameter.name in overload]
             if parameter.default is inspect.Parameter.empty or not theirs:
                 continue
+            if {*theirs} == {REQUIRED} and len(theirs) < len(overloads):
+                continue  # the others have none
             count += 1
             if not any(same(parameter.default, value) for value in theirs):
                 different.append([name, parameter.name, str(parameter.default), str(theirs)])

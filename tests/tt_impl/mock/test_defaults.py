@@ -33,5 +33,6 @@ def test_defaults_of_rules_are_those_of_ttnn(tmp_path: Path) -> None:
 
 
 def test_what_may_stand_for_a_default() -> None:
-    assert same(1e-5, 9.999999747378752e-06) and same(0, REQUIRED) and same(None, "Variant.Accurate")
+    assert same(1e-5, 9.999999747378752e-06) and same(None, REQUIRED) and same(None, "Variant.Accurate")
+    assert not same(0, REQUIRED)  # no call leaves it out
     assert not same(1e-5, 1e-6) and not same(True, False) and not same(1, 2) and not same((1, 1), (1, 2))

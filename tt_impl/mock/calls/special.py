@@ -179,8 +179,7 @@ def _joined(shadow: ProgramValues, call: Invocation) -> Any:
         return call.proceed()
     stored = [shadow.store.read(part, call.name).stored[0] for part in parts]
     result = call.proceed()
-    known = shadow.store.values.get(buffer_of(result))
-    if known is None or len(known.values) != len(parts):
+    if buffer_of(result) not in shadow.store.values:
         shadow.store.write(result, stored, call.name)
     return result
 

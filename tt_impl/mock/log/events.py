@@ -178,7 +178,7 @@ class EventLog:
         self._uses: dict[tuple[int, int], TensorUse] = {}
         self._last: dict[int, TensorUse] = {}
         self._made: dict[int, tuple[int, int]] = {}
-        self._banks: dict[tuple[int, str], int] = {}
+        self._banks: dict[str, int] = {}  # of each memory: all devices are alike
         self._taken: frozenset[tuple[str, int]] = frozenset()
 
     def __call__(self, call: Invocation) -> Any:
@@ -269,10 +269,9 @@ class EventLog:
         memory = tensor.memory_config()
         if use.sharding is not None and memory.shard_spec is not None:
             return -(-use.bytes // memory.shard_spec.grid.num_cores())
-        key = tensor.device().id(), use.memory
-        if key not in self._banks:
-            self._banks[key] = ttnn.get_memory_view(tensor.device(), memory.buffer_type).num_banks
-        return -(-tensor.buffer_num_pages() // self._banks[key]) * tensor.buffer_aligned_page_size()
+        if use.memory not in self._banks:
+            self._banks[use.memory] = ttnn.get_memory_view(tensor.device(), memory.buffer_type).num_banks
+        return -(-tensor.buffer_num_pages() // self._banks[use.memory]) * tensor.buffer_aligned_page_size()
 
     def _allocated(self, call: Invocation) -> frozenset[tuple[str, int]]:
         """Return the places that are taken on the meshes of a call; equal answers in a row are one object."""

@@ -153,7 +153,7 @@ def ring_mla(
     head_dim_v: int,
     logical_n: int,
     scale: float | None = None,
-    dim: int = 2,
+    dim: int,
     cluster_axis: int | None = None,
     is_balanced: bool = False,
     kv_cache_batch_idx: int | None = None,

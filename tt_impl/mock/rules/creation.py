@@ -60,8 +60,8 @@ def fill_rm(
     hOnes: int,
     wOnes: int,
     any: Any,
-    val_hi: float = 1.0,
-    val_lo: float = 0.0,
+    val_hi: float,
+    val_lo: float,
 ) -> Tensor:
     """Fill [N, C, H, W] with ``val_lo``, and with ``val_hi`` the first ``hOnes`` rows and ``wOnes`` columns."""
     value = torch.full((N, C, H, W), float(val_lo))

@@ -136,7 +136,7 @@ def untilize_with_unpadding(call: Call, input_tensor: Tensor, output_tensor_end:
 
 table(
     {
-        "chunk": lambda input_tensor, chunks, dim=0: list(torch.chunk(input_tensor, chunks, dim)),
+        "chunk": lambda input_tensor, chunks, dim: list(torch.chunk(input_tensor, chunks, dim)),
         "expand": lambda input_tensor, output_shape: input_tensor.expand(tuple(output_shape)).contiguous(),
         "experimental.broadcast_to": lambda input, output_shape: input.expand(tuple(output_shape)).contiguous(),
         "experimental.convert_to_chw": lambda input: input.transpose(2, 3),  # [1, 1, HW, C] -> [1, 1, C, HW]

@@ -110,6 +110,9 @@ NEUTRAL_IN = {f"ttnn.{name}": frozenset(keys.split()) for name, keys in _NEUTRAL
 """Arguments that are neutral in some operations only."""
 
 
+GIVEN: Any = None
+"""Stands for the default of an argument that ttnn wants in every call, behind one that rules are called without."""
+
 OUTPUTS = (
     "output_tensor output_tensors optional_output_tensor optional_tensor preallocated_output out output input_grad "
     "input_a_grad input_b_grad other_grad"

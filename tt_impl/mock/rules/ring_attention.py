@@ -37,7 +37,7 @@ def ring_joint_scaled_dot_product_attention(
     logical_n: int,
     logical_l: int = 0,
     scale: float | None = None,
-    dim: int = 2,
+    dim: int,
     cluster_axis: int,
     is_causal: bool = False,
     is_balanced: bool = False,

@@ -96,7 +96,7 @@ def deepseek_moe_fast_reduce_nc_fused(
     input_tensor: Shards,
     expert_indices_tensor: Shards,
     expert_mapping_tensor: Shards,
-    reduce_dim: int = 0,
+    reduce_dim: int,
     *,
     split_size: int,
     cluster_axis: int | None = None,

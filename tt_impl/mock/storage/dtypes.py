@@ -110,5 +110,5 @@ def typecast(value: torch.Tensor, source: ttnn.DataType, target: ttnn.DataType) 
     if bool(exact.isnan().any()):
         raise ShadowError(f"what ttnn.typecast makes of NaN in {target.name} is not documented.")
     if target == ttnn.int32:  # what does not fit gives the lowest value, whatever its sign
-        exact = torch.where(exact.abs() < 2**31, exact, float(low))
+        exact = torch.where(exact < 2**31, exact, float(low))
     return exact.clamp(low, high).to(torch.int64)
