@@ -71,4 +71,4 @@ def fill_rm(
 
 @per_device("fill_ones_rm")
 def fill_ones_rm(*sizes: Any, **named: Any) -> Tensor:
-    return fill_rm(*sizes, **named)
+    return fill_rm(*sizes, val_hi=1.0, val_lo=0.0, **named)
