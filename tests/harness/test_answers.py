@@ -80,7 +80,7 @@ def test_a_run_leaves_no_files_of_the_mock(tmp_path: Path, monkeypatch: pytest.M
         assert folder.is_dir()
         monkeypatch.setattr(machine._machine, "folder", made)
         manager = SimpleNamespace(get_plugin=lambda name: of_run)  # noqa: B023 - called at once
-        plugin.pytest_unconfigure(SimpleNamespace(pluginmanager=manager))  # type: ignore[arg-type]
+        plugin.pytest_unconfigure(SimpleNamespace(pluginmanager=manager))
     assert not folder.exists() and len(closed) == 2
 
 
