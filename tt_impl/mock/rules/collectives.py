@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import GIVEN, Call, across
+from tt_impl.mock.rules.registry import REQUIRED, Call, across
 from tt_impl.mock.storage.constants import joined
 from tt_impl.mock.storage.values import Shards
 from tt_impl.mock.storage.views import shared
@@ -135,7 +135,7 @@ def deepseek_moe_reduce_scatter(
     call: Call,
     input_tensors: list[Shards],
     _memory_config: Any = None,
-    dim: int = GIVEN,
+    dim: int = REQUIRED,
     cluster_axis: int | None = None,
     *,
     total: Total = total,
@@ -168,7 +168,7 @@ def mesh_partition(call: Call, input_tensor: Shards, dim: int, cluster_axis: int
 
 @across("experimental.ring_attention_all_gather_async")
 def ring_attention_all_gather_async(
-    call: Call, input_tensor: Sequence[Shards], _buffers: Any = None, dim: int = GIVEN, *, cluster_axis: int
+    call: Call, input_tensor: Sequence[Shards], _buffers: Any = None, dim: int = REQUIRED, *, cluster_axis: int
 ) -> tuple[list[Tensor], ...]:
     """Gather several tensors in one go: K and V of ring attention."""
     return tuple(gathered(x, dim, cluster_axis, as_stored=True) for x in input_tensor)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.collectives import Total, gathered, reduced, reduced_and_scattered, sent, total
 from tt_impl.mock.rules.matmul import product
-from tt_impl.mock.rules.registry import GIVEN, Call, across
+from tt_impl.mock.rules.registry import REQUIRED, Call, across
 from tt_impl.mock.storage.values import Shards
 
 
@@ -54,7 +54,7 @@ def strided(
     call: Call,
     input_tensor: Shards,
     _buffers: Any = None,
-    dim: int = GIVEN,
+    dim: int = REQUIRED,
     *_semaphores: Any,
     cluster_axis: int | None = None,
     total: Total = total,
@@ -76,7 +76,7 @@ def all_gather_matmul_async(
     input_tensor: Shards,
     weight_tensor: Shards,
     persistent_output_buffer: Any = None,
-    dim: int = GIVEN,
+    dim: int = REQUIRED,
     *_semaphores: Any,
     bias: Shards | None = None,
     transpose_a: bool = False,

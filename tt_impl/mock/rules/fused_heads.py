@@ -18,7 +18,7 @@ from torch import Tensor
 from tt_impl.mock.rules.collectives import Total, gathered, reduced, reduced_and_scattered, scattered, total
 from tt_impl.mock.rules.heads import nlp_create_qkv_heads_decode
 from tt_impl.mock.rules.matmul import product
-from tt_impl.mock.rules.registry import GIVEN, Call, across, nobodys
+from tt_impl.mock.rules.registry import REQUIRED, Call, across, nobodys
 from tt_impl.mock.storage.dtypes import round_to
 from tt_impl.mock.storage.values import Shards
 from tt_impl.mock.storage.views import shared
@@ -35,7 +35,7 @@ def llama_reduce_scatter(
     dim: int,
     cross_device_semaphore: Any,
     subdevice_id: Any = None,
-    cluster_axis: int = GIVEN,
+    cluster_axis: int = REQUIRED,
     mesh_device: Any = None,
     *,
     total: Total = total,
@@ -83,7 +83,7 @@ def llama_rs_create_heads(
     dim: int,
     cross_device_semaphore: Any,
     subdevice_id: Any = None,
-    cluster_axis: int = GIVEN,
+    cluster_axis: int = REQUIRED,
     mesh_device: Any = None,
     topology: Any = None,
     *,
@@ -115,7 +115,7 @@ def all_reduce_create_qkv_heads(
     cluster_axis: int,
     mesh_device: Any = None,
     multi_device_global_semaphore: Any = None,
-    num_heads: int = GIVEN,
+    num_heads: int = REQUIRED,
     *,
     num_kv_heads: int | None = None,
     slice_size: int | None = None,
@@ -152,7 +152,7 @@ def all_gather_concat(
     cluster_axis: int,
     mesh_device: Any = None,
     multi_device_global_semaphore: Any = None,
-    num_heads: int = GIVEN,
+    num_heads: int = REQUIRED,
     memory_config: Any = None,
 ) -> list[Tensor]:
     """Gather users [1, B / P, H, E] along ``dim`` and join their first ``num_heads`` heads: [1, 1, B, H * E]."""

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.collectives import exchanged
-from tt_impl.mock.rules.registry import GIVEN, TILE, Call, across, nobodys, per_device
+from tt_impl.mock.rules.registry import REQUIRED, TILE, Call, across, nobodys, per_device
 from tt_impl.mock.storage.values import Shards
 
 _PREFILL = "experimental.deepseek_prefill"
@@ -46,7 +46,7 @@ def _along(call: Call, x: Shards, cluster_axis: int | None) -> list[list[int]]:
 
 @across(f"{_PREFILL}.offset_cumsum")
 def offset_cumsum(
-    call: Call, input_tensor: Shards, cluster_axis: int, _num_links: Any = None, experts_per_chip: int = GIVEN
+    call: Call, input_tensor: Shards, cluster_axis: int, _num_links: Any = None, experts_per_chip: int = REQUIRED
 ) -> tuple[list[Tensor], ...]:
     """Give every device its first rows in the buffers of others by counts [N]; sums, regions and all devices' rows.
 

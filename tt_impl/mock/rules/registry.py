@@ -110,7 +110,7 @@ NEUTRAL_IN = {f"ttnn.{name}": frozenset(keys.split()) for name, keys in _NEUTRAL
 """Arguments that are neutral in some operations only."""
 
 
-GIVEN: Any = None
+REQUIRED: Any = None
 """Stands for the default of an argument that ttnn wants in every call, behind one that rules are called without."""
 
 OUTPUTS = (
