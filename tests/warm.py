@@ -234,7 +234,7 @@ def _serve(listener_fd: str) -> None:
 
 
 def _answer(client: socket.socket) -> None:
-    request, _, files = messages.receive(client)
+    request, files = messages.receive(client)
     if "reap" in request:
         status = os.waitpid(request["reap"], 0)[1]
         messages.send(client, {"code": os.waitstatus_to_exitcode(status)})

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-import torch
 from torch import Tensor
 
 from refsim.base import scratch
 from refsim.base.options import RunOptions
+from refsim.files import tensor_file
 from refsim.runtime import launch
 
 
@@ -28,6 +27,6 @@ def as_file(tensors: dict[str, Tensor]) -> Iterator[Path]:
     around = launch.scratch_dir()
     with tempfile.TemporaryDirectory(dir=around) if around else scratch.Folder("inputs") as folder:
         path = Path(folder) / "inputs.safetensors"
-        copies = {k: t.detach().clone(memory_format=torch.contiguous_format) for k, t in tensors.items()}
-        safetensors.torch.save_file(copies, path)
+        with open(path, "wb") as file:
+            tensor_file.write(file, tensors)
         yield path

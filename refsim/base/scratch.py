@@ -59,6 +59,18 @@ class Folder:
         self.cleanup()
 
 
+def nameless(purpose: str) -> int:
+    """Return the descriptor of an empty file in memory without a name: nothing is left behind whoever dies.
+
+    Where there is no such thing it is a temporary file that has been unlinked.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(f"refsim-{purpose}")
+    fd, path = tempfile.mkstemp(prefix=f"refsim-{purpose}-")
+    os.unlink(path)
+    return fd
+
+
 def sweep() -> None:
     """Remove the folders of processes that are gone; those of other users and links are left alone."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):

@@ -1,4 +1,4 @@
-"""A safetensors file whose tensors are views of the mapped file, so that what is not touched is not read.
+"""A safetensors file whose tensors are views of the mapped file: what is not touched is not read. And its writer.
 
 The library checks the header. The bytes are mapped here, because every tensor that ``safe_open(path, "pt")`` hands out
 leaves two Python objects behind for good (safetensors 0.6 to 0.8), and a rank may read thousands of files in its life.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Hashable, KeysView
+from collections.abc import Hashable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -37,7 +37,9 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LENGTH_BYTES = 8
+_PIECE_BYTES = 1 << 16
 _COARSE_NS = 50_000_000
 """A file's time is that of the last tick of Linux's clock, of which there are 100 a second or more."""
 
@@ -139,3 +141,38 @@ class TensorFile:
     def all(self) -> dict[str, Tensor]:
         """Return all tensors by name."""
         return {name: self[name] for name in self.names}
+
+
+def write(file: IO[bytes], tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors into a binary file as safetensors does, straight from where they lie.
+
+    The library copies each into bytes first, wants it contiguous, and refuses those that share memory.
+
+    Raises:
+        ValueError: a dtype that the format does not have.
+    """
+    header: dict[str, dict[str, Any]] = {}
+    end = 0
+    # the largest elements first, as the library does: then all of them are aligned
+    ordered = dict(sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])))
+    for name, tensor in ordered.items():
+        if tensor.dtype not in _NAMES:
+            raise ValueError(f"'{name}' is {tensor.dtype}")
+        offsets = [end, end + tensor.nbytes]
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
+        end += tensor.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % _LENGTH_BYTES)
+    file.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+    for tensor in ordered.values():
+        for piece in _pieces(tensor.detach()):
+            file.write(piece.reshape(-1).view(torch.uint8).numpy())
+
+
+def _pieces(x: Tensor) -> Iterator[Tensor]:
+    """Yield what lies in one piece of memory, in order; small tensors are copied where they do not."""
+    if x.is_contiguous() or x.nbytes <= _PIECE_BYTES:
+        yield x.contiguous()
+    else:
+        for part in x:
+            yield from _pieces(part)

@@ -30,7 +30,9 @@ import torch
 from torch import Tensor
 
 from refsim.parallel.kv_ring import KeyRanges, KVGathered, KVRing, KVShards
+from refsim.parallel.padding import TILE, round_up
 from refsim.parallel.sdpa import OnlineSoftmax
+from refsim.parallel.sequence import Keys
 from refsim.runtime.device import Device
 from refsim.runtime.tensor import MeshTensor, Placement, Replicate, shards
 
@@ -42,7 +44,13 @@ Answers = tuple[MeshTensor, "MeshTensor | None"]
 
 
 def ring_attention(
-    device: Device, qkv: QKV, rear: QKV | None = None, *, valid: KeyRanges, rear_mask: Tensor | None = None
+    device: Device,
+    qkv: QKV,
+    rear: QKV | None = None,
+    *,
+    valid: KeyRanges,
+    rear_mask: Tensor | None = None,
+    asked: KeyRanges | None = None,
 ) -> tuple[Answers, Answers]:
     """Attend with the local queries, and those of ``rear``, to the keys of all members, then to those of ``rear``.
 
@@ -53,6 +61,8 @@ def ring_attention(
             prompt). Its keys are attended on the last step; its q may have no rows.
         valid: rows of a member's shard that are keys, by shard index.
         rear_mask: bool (B, L), which rows of ``rear`` are keys of which sample; None for all.
+        asked: rows of a member's shard whose queries want an answer; behind the tile of the last one, others get zeros
+            where there is no ``rear``. None for all.
 
     Returns:
         (outs, lses): outs as the queries were, lses (B, H, rows, 1) in fp32 (natural logarithm, scale included).
@@ -67,7 +77,8 @@ def ring_attention(
         q = torch.cat([q, rear[0].local], 2)
     group = device.groups["ring"]
     by_sample = rear_mask is not None or isinstance(valid(group.index), Tensor)
-    state = OnlineSoftmax(device, q, **({"by_sample": True} if by_sample else {}))
+    answered = None if asked is None or rear is not None else _whole_tiles(asked(group.index), q.shape[2])
+    state = OnlineSoftmax(device, q, by_sample=by_sample, answered=answered)
     with device.collective("ring_attention", group, *((k, v) if group.size > 1 else ())):
         with kv_source(device, k, v, valid) as kv:
             for step in kv.steps():
@@ -86,6 +97,12 @@ def kv_source(device: Device, k_BHNE: Tensor, v_BHNE: Tensor, valid: KeyRanges) 
     group = device.groups["ring"]
     gathered = device.options.ring_order == "gather" and group.size > 1
     return (KVGathered if gathered else KVRing)(device, group, k_BHNE, v_BHNE, valid)
+
+
+def _whole_tiles(asked: Keys, rows: int) -> int:
+    """Return how many of ``rows`` reach to the end of the last tile with a row in ``asked``."""
+    last = max((stop for start, stop in asked if start < stop), default=0)
+    return min(round_up(last, TILE), rows)
 
 
 def require(op: str, qkv: QKV, **wanted: Placement) -> None:

@@ -41,12 +41,15 @@ class OnlineSoftmax:
 
     Args:
         by_sample: samples may differ in their keys, so each has an answer of its own and attends to its own keys only.
+        answered: how many rows, from the first, are to be answered; the others get zeros.
     """
 
-    def __init__(self, device: Device, q_BHNE: Tensor, *, by_sample: bool = False) -> None:
+    def __init__(self, device: Device, q_BHNE: Tensor, *, by_sample: bool = False, answered: int | None = None) -> None:
         self.device = device
-        samples = q_BHNE.split(1) if by_sample else (q_BHNE,)
-        self._blocks = [_blocks_of_keys(device.options, sample) for sample in samples]
+        self._samples = q_BHNE.split(1) if by_sample else (q_BHNE,)
+        self._missing = 0 if answered is None else q_BHNE.shape[2] - answered
+        self._blocks = [_blocks_of_keys(device.options, sample[:, :, :answered]) for sample in self._samples]
+        self._seen: set[int] = set()
 
     def attend(self, k_BHNE: Tensor, v_BHNE: Tensor, keys: Keys | None = None, *, step: int, buffer: str = "-") -> None:
         """Attend to one block of keys, in one piece per range of ``keys`` (all rows if None) or per sample's mask.
@@ -59,9 +62,12 @@ class OnlineSoftmax:
         """
         k_buffer = self.device.buffers.of(k_BHNE)
         with self.device.reading("sdpa", k_BHNE, v_BHNE, step=step):
-            for blocks, k, v in self._pieces(k_BHNE, v_BHNE, keys):
-                with self.device.compute("sdpa", blocks.q, k, v, step=step, buffer=k_buffer.id if k_buffer else buffer):
-                    blocks.attend(k, v, step=step)
+            for sample, k, v in self._pieces(k_BHNE, v_BHNE, keys):
+                q = self._samples[sample]
+                id = k_buffer.id if k_buffer else buffer
+                with self.device.compute("sdpa", q, k, v, step=step, buffer=id, again=sample in self._seen):
+                    self._blocks[sample].attend(k, v, step=step)
+                self._seen.add(sample)
 
     def attend_in_blocks(
         self, k_BHNE: Tensor, v_BHNE: Tensor, mask_BN: Tensor | None = None, *, step: int = 0, buffer: str
@@ -73,22 +79,24 @@ class OnlineSoftmax:
             masked = () if mask_BN is None else (mask_BN[:, start : start + size],)
             self.attend(k, v, *masked, step=step, buffer=buffer)
 
-    def _pieces(self, k_BHNE: Tensor, v_BHNE: Tensor, keys: Keys | None) -> Iterator[tuple[Blocks, Tensor, Tensor]]:
-        """Yield the rows of a block that are keys, with the answer that takes them; none that have no rows."""
+    def _pieces(self, k_BHNE: Tensor, v_BHNE: Tensor, keys: Keys | None) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield the rows of a block that are keys, with the number of their sample; none that have no rows."""
         ranges = [(0, k_BHNE.shape[2])] if keys is None else keys
         count = len(self._blocks)
-        samples = zip(self._blocks, k_BHNE.chunk(count), v_BHNE.chunk(count), strict=True)
-        for sample, (blocks, k, v) in enumerate(samples):
+        for sample, (k, v) in enumerate(zip(k_BHNE.chunk(count), v_BHNE.chunk(count), strict=True)):
             if isinstance(ranges, Tensor):
                 chosen = [ranges[sample]] if ranges[sample].any() else []
             else:
                 chosen = [slice(start, stop) for start, stop in ranges if start < stop]
-            yield from ((blocks, k[:, :, rows], v[:, :, rows]) for rows in chosen)
+            yield from ((sample, k[:, :, rows], v[:, :, rows]) for rows in chosen)
 
     def result(self) -> tuple[Tensor, Tensor]:
         """Return (out_BHNE in the storage dtype, lse_BHN in fp32)."""
         results = [blocks.result() for blocks in self._blocks]
-        return results[0] if len(results) == 1 else tuple(torch.cat(parts) for parts in zip(*results, strict=True))
+        out, lse = results[0] if len(results) == 1 else (torch.cat(parts) for parts in zip(*results, strict=True))
+        if self._missing:
+            return F.pad(out, (0, 0, 0, self._missing)), F.pad(lse, (0, self._missing))
+        return out, lse
 
 
 class Blocks(Protocol):

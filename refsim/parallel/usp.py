@@ -41,6 +41,7 @@ def joint_attention(
     prompt_tokens: TokenShards | None = None,
     prompt_mask: Tensor | None = None,
     with_lse: bool = False,
+    asked: KeyRanges | None = None,
 ) -> tuple[MeshTensor, MeshTensor | None, Answers | None]:
     """Attend with image and prompt queries to image and prompt keys, over the device's sp group.
 
@@ -52,6 +53,7 @@ def joint_attention(
         prompt_tokens: how the prompt is cut, None if it is replicated.
         prompt_mask: bool (B, all L), which prompt tokens are keys of which sample, in any pattern, the same on every
             device; None for all. What a masked token's query gets is of no use.
+        asked: the rows of a shard whose queries want an answer where there is no prompt, see ``ring_attention``.
 
     Returns:
         (out, prompt_out, lses): as the queries were laid out; with ``with_lse`` the log-sum-exp of both streams, each
@@ -70,12 +72,10 @@ def joint_attention(
     valid = tokens.valid
     rear = prompt
     mask = None if prompt_mask is None or prompt_mask.is_meta or prompt_mask.all() else prompt_mask
-    rear_mask = mask
     if prompt is not None and prompt_tokens is not None:
         qkv = _one_stream(spatial, prompt)
         valid = _both(tokens, prompt_tokens, mask)
         rear = None
-        rear_mask = None
 
     with ulysses(device, qkv[0].shape[1]) as exchange:
         outs, lses = ring_attention(
@@ -83,7 +83,8 @@ def joint_attention(
             exchange.to_heads(qkv),
             None if rear is None else exchange.take_heads(rear),
             valid=exchange.valid(valid, qkv[0].shape[2]),
-            rear_mask=rear_mask,
+            rear_mask=None if rear is None else mask,
+            asked=None if asked is None or prompt is not None else exchange.valid(asked, qkv[0].shape[2]),
         )
         outs = exchange.to_streams(outs)
         lses = exchange.to_streams(lses) if with_lse else None

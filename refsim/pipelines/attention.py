@@ -57,15 +57,16 @@ def program(device: Device, *, inputs: str, logical_n: int) -> tuple[dict[str, A
         prompt_tokens=prompt_tokens,
         prompt_mask=file["joint_mask"] if "joint_mask" in file.names else None,
         with_lse=True,
+        asked=rows.valid,
     )
 
     def whole(x: MeshTensor, cut: TokenShards | None) -> Tensor:
         """Return all rows of all heads on rank 0, a part of them elsewhere."""
         x.require("read_back", **shards(device.groups, tp=1, **({"sp": 2} if cut else {})))
-        local = x.local.contiguous()
+        local = x.local
         if cut is not None:
             local = _on_first(device, local, sp, dim=2)[:, :, : cut.logical_n]
-        return local if sp.index else _on_first(device, local.contiguous(), tp, dim=1)[:, :heads].contiguous()
+        return local if sp.index else _on_first(device, local, tp, dim=1)[:, :heads]
 
     with device.collective("read_back", sp):
         whole_lses = [whole(lses[0], rows)]
@@ -82,6 +83,9 @@ def _on_first(device: Device, x: Tensor, group: Group, *, dim: int) -> Tensor:
 
     As a host does it: it reads from every device, whatever links there are between them.
     """
+    if group.size == 1:
+        return x
+    x = x.contiguous()
     if group.index:
         exchange(device, group, 0, sends=[(x, 0)], recvs=[], chunk_bytes=CHUNK_BYTES)
         return x

@@ -134,7 +134,7 @@ class Device:
         return _Collective(self, activity, noted, outer)
 
     def compute(
-        self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-", channels_dim: int = -1
+        self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-", channels_dim: int = -1, again: bool = False
     ) -> AbstractContextManager[None]:
         """Declare that what happens inside the block that this opens is one op of the device, and trace it.
 
@@ -144,11 +144,14 @@ class Device:
             step: of the scheme the op belongs to.
             buffer: id of the device buffer it reads, as the trace is to name it.
             channels_dim: dim of the features that a norm is over; the device holds pictures with theirs last.
+            again: the op has read the same activation before, so that it is not looked at for what is not finite.
         """
         if self._transport is not None:
             self._transport.progress()
         if tensors and self.not_finite is None:
-            self._look_at(op, tensors[0])
+            self._ops += 1
+            if not again:
+                self._look_at(op, tensors[0])
         activity = Activity(Kind.COMPUTING, op, self._path(), step)
         self.report(activity)
         event = self.trace.begin(activity, *tensors, buffer=buffer, where=lambda: self.where)
@@ -156,7 +159,6 @@ class Device:
 
     def _look_at(self, op: str, x: Tensor) -> None:
         """Note the first activation that is not finite: should the answer not be either, it began there."""
-        self._ops += 1
         index = first_not_finite(x)
         if index is not None:
             where = str(self.current_stage)

@@ -161,13 +161,15 @@ def execute(
         if not is_main():
             return None
     else:
-        import safetensors.torch
-
+        from refsim.files.tensor_file import TensorFile
         from refsim.runtime.ranks.pool import pool
 
         answer = pool(options.mesh.num_devices).run(job, progress)
         header = answer.header
-        tensors = safetensors.torch.load(answer.payload) if answer.payload else {}
+        tensors = {}
+        for file in answer.files:
+            tensors = TensorFile(f"/dev/fd/{file.fileno()}").all()
+            file.close()
     return Result(
         values=header["results"],
         tensors=tensors,

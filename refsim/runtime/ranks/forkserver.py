@@ -50,10 +50,10 @@ def main(control_fd: str, run_dir: str, *further: str) -> None:
         gc.freeze()
         gc.enable()
         while True:
-            message, _, fds = messages.receive(control)
+            message, fds = messages.receive(control)
             if message["command"] == "start":
                 while len(fds) < message["world_size"] + 1:
-                    fds += messages.receive(control)[2]
+                    fds += messages.receive(control)[1]
                 pools[message["pool"]] = _fork_ranks(message, fds, control)
                 messages.send(control, {"threads": processes.threads(), "pids": pools[message["pool"]]})
             elif message["command"] == "kill":

@@ -1,6 +1,6 @@
-"""Messages between the launching process, the fork server and the ranks: length, JSON header, optional raw bytes.
+"""Messages between the launching process, the fork server and the ranks: length, JSON, optional file descriptors.
 
-No pickle: a header is JSON, tensors travel as safetensors bytes.
+No pickle: a message is JSON, tensors travel as the descriptor of a safetensors file.
 """
 
 from __future__ import annotations
@@ -10,30 +10,28 @@ import socket
 import struct
 from typing import Any
 
-_HEAD = struct.Struct("!QQ")
+_HEAD = struct.Struct("!Q")
 _MAX_FDS = 200
 
 
-def send(sock: socket.socket, header: dict[str, Any], payload: bytes = b"", fds: list[int] | None = None) -> None:
+def send(sock: socket.socket, header: dict[str, Any], fds: list[int] | None = None) -> None:
     text = json.dumps(header).encode()
-    head = _HEAD.pack(len(text), len(payload))
+    head = _HEAD.pack(len(text))
     if fds:
         socket.send_fds(sock, [head], fds)
     else:
         sock.sendall(head)
     sock.sendall(text)
-    if payload:
-        sock.sendall(payload)
 
 
-def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:
+def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Return one message and the file descriptors that came with it; ``EOFError`` when the other side is gone."""
     head, fds, _, _ = socket.recv_fds(sock, _HEAD.size, _MAX_FDS)
     head += _exactly(sock, _HEAD.size - len(head)) if head else b""
     if len(head) < _HEAD.size:
         raise EOFError("the other side closed the connection")
-    text_size, payload_size = _HEAD.unpack(head)
-    return json.loads(_exactly(sock, text_size)), _exactly(sock, payload_size), list(fds)
+    (size,) = _HEAD.unpack(head)
+    return json.loads(_exactly(sock, size)), list(fds)
 
 
 def fd_batches(fds: list[int]) -> list[list[int]]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from refsim.base import processes, scratch
 from refsim.base.access import check_descriptors
@@ -127,11 +127,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class Answer:
-    """What came back from a job: rank 0's JSON and safetensors bytes, and the wall seconds it took."""
+    """What came back from a job: rank 0's JSON and safetensors file, if any, and the wall seconds it took."""
 
     header: dict[str, Any]
-    payload: bytes
+    files: list[IO[bytes]]
     wall_s: float
+
+
+_Reply = tuple[dict[str, Any], list[IO[bytes]]]
 
 
 class Pool:
@@ -186,8 +189,8 @@ class Pool:
         message = {"job": job.to_json(), "sys_path": [place for place in sys.path if place]}
         with self._store(job.options.transport) as store:
             self._tell(message | {"store": store}, job.options.timeout_s)
-            header, payload = self._collect(job.options.timeout_s, progress)[0]
-        return Answer(header["answer"], payload, time.monotonic() - started)
+            header, files = self._collect(job.options.timeout_s, progress)[0]
+        return Answer(header["answer"], files, time.monotonic() - started)
 
     def close(self) -> None:
         """End the ranks, if they have not been ended."""
@@ -235,12 +238,13 @@ class Pool:
             self.close()
             raise
 
-    def _collect(self, timeout_s: float, progress: Progress | None = None) -> list[tuple[dict[str, Any], bytes]]:
+    def _collect(self, timeout_s: float, progress: Progress | None = None) -> list[_Reply]:
         """Wait for every rank's reply; they are returned in rank order."""
-        replies: dict[int, tuple[dict[str, Any], bytes]] = {}
+        replies: dict[int, _Reply] = {}
         findings = Findings()
         unsure_since: float | None = None
         stop_at = None
+        look_at = 0.0
         try:
             with selectors.DefaultSelector() as selector:
                 for rank, sock in enumerate(self._socks):
@@ -250,20 +254,23 @@ class Pool:
                     for key, _ in selector.select(timeout=_LOOK_S):
                         rank = key.data
                         try:
-                            header, payload, _ = messages.receive(key.fileobj)
+                            header, fds = messages.receive(key.fileobj)
                         except TimeoutError:
                             findings.hung = rank
                         except (EOFError, ConnectionError):
                             findings.died.add(rank)
                         else:
                             if header["ok"]:
-                                replies[rank] = header, payload
+                                replies[rank] = header, [open(fd, "rb") for fd in fds]
                             else:
                                 findings.failures[rank] = header
                         selector.unregister(key.fileobj)
                     if progress is not None:
                         progress(*self.board.progress(0))
                     now = time.monotonic()
+                    if now < look_at and not findings.failed:
+                        continue
+                    look_at = now + _LOOK_S
                     if (findings.failures or findings.died) and stop_at is None:
                         stop_at = now + _GRACE_S
                     if findings.hung is not None or (stop_at is not None and now > stop_at + timeout_s):
@@ -291,14 +298,14 @@ class Pool:
 
     def _waits(self, silent: set[int], now: float) -> bool:
         """Whether a rank has waited for a message for some time, so that it is worth seeing if it ever comes."""
-        last = (self.board.get(rank) for rank in silent)
-        return any(doing is not None and doing.kind is Kind.WAITING and now - at > _PATIENCE_S for at, doing in last)
+        still = (self.board.get(rank)[1] for rank in silent if now - self.board.seen(rank) > _PATIENCE_S)
+        return any(doing is not None and doing.kind is Kind.WAITING for doing in still)
 
     def _hung(self, silent: set[int], now: float, timeout_s: float) -> int | None:
         """Return the silent rank that has been still longest, if nobody has shown life within the bound."""
         if not silent:
             return None
-        last = {rank: self.board.get(rank)[0] for rank in silent}
+        last = {rank: self.board.seen(rank) for rank in silent}
         if now - max(last.values()) < timeout_s + 2 * _GRACE_S:
             return None
         return min(last, key=lambda rank: last[rank])
@@ -332,11 +339,7 @@ def _threads(world_size: int) -> int:
 
 def _shared_memory(size: int) -> int:
     """Return the file descriptor of zeroed memory without a name, so that nothing is left behind whoever dies."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("refsim-board")
-    else:
-        fd, path = tempfile.mkstemp(prefix="refsim-board-")
-        os.unlink(path)
+    fd = scratch.nameless("board")
     os.ftruncate(fd, size)
     return fd
 

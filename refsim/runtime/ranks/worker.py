@@ -16,15 +16,16 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
-import safetensors.torch
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from refsim.base import scratch
 from refsim.base.device_numerics import DeviceNumerics
 from refsim.base.jobs import Job, failure, injected, named
 from refsim.base.options import RunOptions
 from refsim.base.padded import noting
+from refsim.files import tensor_file
 from refsim.runtime import bfloat16, host_memory
 from refsim.runtime.device import Device
 from refsim.runtime.ranks import messages
@@ -147,7 +148,7 @@ def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, t
 
 
 def _answer_job(sock: socket.socket, board: StatusBoard, rank: int, world_size: int) -> None:
-    message, _, _ = messages.receive(sock)
+    message, _ = messages.receive(sock)
     sys.path[:] = message["sys_path"]
     try:
         if message["store"] and not dist.is_initialized():
@@ -160,8 +161,10 @@ def _answer_job(sock: socket.socket, board: StatusBoard, rank: int, world_size: 
         messages.send(sock, failure(e))
         return
     board.set(rank, Activity(Kind.HANDING_IN, "its answer"))
-    messages.send(
-        sock,
-        {"ok": True, "answer": answer if rank == 0 else {}},
-        safetensors.torch.save(tensors) if rank == 0 and tensors else b"",
-    )
+    if rank == 0 and tensors:
+        with open(scratch.nameless("answer"), "w+b") as file:
+            tensor_file.write(file, tensors)
+            file.flush()
+            messages.send(sock, {"ok": True, "answer": answer}, fds=[file.fileno()])
+    else:
+        messages.send(sock, {"ok": True, "answer": answer if rank == 0 else {}})

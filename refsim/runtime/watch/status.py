@@ -64,6 +64,11 @@ class StatusBoard:
         events = self.recent(rank, 1)
         return events[-1] if events else (0.0, None)
 
+    def seen(self, rank: int) -> float:
+        """Return the monotonic time of a rank's last sign of life, 0 before the first."""
+        count = self._counts[rank]
+        return _TIME.unpack_from(self._map, self._slot(rank, count - 1))[0] if count else 0.0
+
     def recent(self, rank: int, count: int = RECENT) -> list[tuple[float, Activity]]:
         """Return the last ``count`` events of a rank, oldest first, as (monotonic time, activity)."""
         total = self._counts[rank]

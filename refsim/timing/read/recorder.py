@@ -233,7 +233,7 @@ class ReadingDevice(Device):
 
     @contextlib.contextmanager
     def compute(
-        self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-", channels_dim: int = -1
+        self, op: str, *tensors: Tensor, step: int = -1, buffer: str = "-", channels_dim: int = -1, again: bool = False
     ) -> Iterator[None]:
         """Note one op; a norm inside a norm is part of it, as a distributed one on one device is the plain one."""
         norm = op in NORMS

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from refsim.files.checkpoint import Checkpoint, Weights
-from refsim.files.tensor_file import _DTYPES, TensorFile
+from refsim.files.tensor_file import _DTYPES, TensorFile, write
 
 TENSORS, READS = 50, 300
 
@@ -159,3 +159,31 @@ def test_only_what_is_asked_for_is_read(tmp_path):
     )
     grown = json.loads(measured.stdout)
     assert grown["RssAnon"] < 8 << 20 and grown["RssFile"] < 32 << 20
+
+
+@pytest.mark.parametrize("dtype", _DTYPES.values(), ids=str)
+def test_what_is_written_is_what_the_library_reads(tmp_path, dtype):
+    whole = torch.randint(0, 2, (5, 40, 3000)).to(dtype)
+    tensors = {
+        "whole": whole,
+        "shared": whole,
+        "rows": whole[:, 3:33],
+        "columns": whole[:, :, ::7],
+        "turned": whole[0].T,
+        "one": whole[0, 0, 0],
+        "none": whole[:0],
+        "aligned": torch.ones(3, dtype=torch.uint8),
+    }
+    with open(tmp_path / "it", "wb") as file:
+        write(file, tensors)
+    read = load_file(tmp_path / "it")
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert read[name].dtype is tensor.dtype
+        assert read[name].shape == tensor.shape
+        assert torch.equal(read[name], tensor)
+
+
+def test_a_dtype_that_the_format_does_not_have(tmp_path):
+    with open(tmp_path / "it", "wb") as file, pytest.raises(ValueError, match=r"'x' is torch\.complex128"):
+        write(file, {"x": torch.ones(2, dtype=torch.complex128)})

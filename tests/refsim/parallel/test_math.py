@@ -7,7 +7,8 @@ import torch
 
 from refsim.api import attention_result
 from refsim.base.options import RunOptions
-from refsim.parallel.sdpa import _by_products, _fused
+from refsim.parallel.sdpa import OnlineSoftmax, _by_products, _fused
+from refsim.runtime.device import Device
 from tests.refsim.helpers import attention_inputs, lse_error, real_rows, relative_rmse, serial_attention
 from tests.refsim.parallel.schemes import SCHEMES, SOME, assert_same_bits
 
@@ -78,3 +79,17 @@ def test_storage_math_is_the_default_and_has_the_same_bits_every_time():
     assert_same_bits(first, named)
     assert not torch.equal(first["out"], sharp["out"])
     assert RunOptions.of(mesh="n150").math == "storage"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_that_nobody_asks_for_are_zeros_and_change_no_other_bit(dtype):
+    device = Device(RunOptions.of(mesh="n150", dtype=dtype))
+    q, k, v = torch.randn(3, 1, 2, N, 64, generator=torch.Generator().manual_seed(0)).to(DTYPES[dtype])
+    all_rows, some = (OnlineSoftmax(device, q, answered=answered) for answered in (None, 96))
+    for state in (all_rows, some):
+        state.attend_in_blocks(k, v, buffer="-")
+    for whole, part in zip(all_rows.result(), some.result(), strict=True):
+        assert torch.equal(whole[:, :, :96], part[:, :, :96])
+        assert whole.shape == part.shape
+        assert whole[:, :, 96:].count_nonzero() > 0
+        assert part[:, :, 96:].count_nonzero() == 0
