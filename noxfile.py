@@ -309,7 +309,7 @@ def numerics(session: nox.Session) -> None:
     A quarter of an hour; writes reports/numerics/hidden_faults.md.
     """
     session.install(*VERSIONS, "-e", ".[ttnn,dev,numerics]")
-    chosen = session.posargs or ["--count", "40", "--cases", "6", "--seed", "0", "--out", "reports/numerics"]
+    chosen = session.posargs or ["--count", "40", "--cases", "8", "--seed", "0", "--out", "reports/numerics"]
     session.run("refsim", "numerics", "hidden", *chosen)
 
 

@@ -34,7 +34,7 @@ _FUNCTIONS = ("exp", "log", "reciprocal", "rsqrt", "sigmoid", "sqrt", "square", 
 _COPIES = frozenset(
     "to bfloat16 cat stack pad flatten reshape clone contiguous copy_ index_select repeat_interleave repeat new_empty "
     "new_zeros zeros_like empty_like zero_ fill_ neg abs where __getitem__ interpolate amax max clamp one_hot "
-    "embedding index_copy".split()
+    "embedding index_copy masked_fill".split()
 )
 """Torch functions that round nothing, beyond those that give views."""
 

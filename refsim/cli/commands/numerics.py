@@ -72,10 +72,10 @@ def predict(
         if subject.timed is not None:
             try:
                 seconds = predicting.seconds_of(subject.timed, subject.options("bf16"), size)
-            except UserError as error:  # a folder may be too small for the size that is usual
+            except UserError as error:  # a class that is not priced, or too small for the usual size
                 if size is not None:
                     raise
-                untimed = (f"No seconds without a --size of its own: {error}",)
+                untimed = (f"No seconds: {error}",)
         how = {"pcc": pcc, "seed": seed, "level": level, "seconds": seconds}
         prediction = predicting.predict(subject, **how, progress=_quietly(as_json))
         prediction.limits += untimed
@@ -220,7 +220,7 @@ def bounds(
 @numerics.command()
 def hidden(
     count: Annotated[int, typer.Option(min=1, help="Faults to draw.")] = 40,
-    cases: Annotated[int, typer.Option(min=1, help="Cases to draw them from.")] = 6,
+    cases: Annotated[int, typer.Option(min=1, help="Cases to draw them from.")] = 8,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
     numerics: Level = "fast",
     weights_dtype: Annotated[

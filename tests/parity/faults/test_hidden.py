@@ -13,8 +13,10 @@ from parity.kinds import thresholds_for
 from parity.measure import rounding
 from parity.measure.rounding import Bound, is_error, rounded
 from parity.rounding import bounds
+from parity.rounding.bounds import with_weights
 from parity.run.ttnn import TTNNRunner
 from refsim.base.errors import UserError
+from refsim.base.options import WEIGHTS_DTYPES
 from refsim.cli.app import app
 from refsim.files.output import document
 from tests.json_output import loads
@@ -70,6 +72,12 @@ def test_the_draw_depends_on_its_seed_alone():
     assert hidden.draw(4, 2, seed=0) == FAULTS
     assert len({fault.case.id for fault in FAULTS}) <= 2
     assert [fault.id for fault in hidden.draw(4, 2, seed=1)] != [fault.id for fault in FAULTS]
+
+
+def test_the_cases_of_the_session_have_bounds():
+    """Session `numerics` draws 40 faults in 8 cases; a corpus that has changed needs bounds of other ones."""
+    drawn = {with_weights(fault.case, dtype).id for fault in hidden.draw(40, 8, seed=0) for dtype in WEIGHTS_DTYPES}
+    assert drawn <= rounding.stored().keys()
 
 
 @pytest.mark.parametrize(
