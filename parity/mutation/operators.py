@@ -219,7 +219,7 @@ def _are_alike(pair: list[ast.expr]) -> bool:
     return plain and not any(_NOT_EXCHANGED.match(ast.unparse(part)) for part in pair)
 
 
-COMMUTES = {"min", "max", "ttnn.add", "ttnn.multiply", "torch.minimum", "torch.maximum"}
+COMMUTES = {"min", "max", "ttnn.add", "ttnn.multiply", "torch.minimum", "torch.maximum", "compute.add"}
 """Functions whose arguments may stand in any order."""
 
 

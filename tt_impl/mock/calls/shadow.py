@@ -55,7 +55,7 @@ class Shadow(Tracing):
     Without ``values`` nothing is computed: what is read are zeros, and only what ttnn cannot do on a mock is emulated.
     """
 
-    def __init__(self, fallback: bool = False, numerics: str = OFF, values: bool = True) -> None:
+    def __init__(self, fallback: bool, numerics: str, values: bool) -> None:
         super().__init__()
         self.computes = values
         self._warned = False

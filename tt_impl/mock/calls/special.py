@@ -20,7 +20,7 @@ from tt_impl.mock.calls.traces import EMULATED_TRACES
 from tt_impl.mock.storage.buffers import Window
 from tt_impl.mock.storage.errors import MissingRule, ShadowError, UnknownPadding
 from tt_impl.mock.storage.host import copy_into, host_padding, host_shards, host_tensor
-from tt_impl.mock.storage.values import ProgramValues, Store, describe, filled, mesh_shape_of, view_of
+from tt_impl.mock.storage.values import ProgramValues, Store, describe, filled, view_of
 from tt_impl.trace.buffers import buffer_of
 from tt_impl.trace.intercept import MARKS, TENSOR, Invocation, on_device
 
@@ -69,9 +69,8 @@ def _to_one_device(shadow: ProgramValues, call: Invocation) -> Any:
 
 def _write(store: Store, host: ttnn.Tensor, device: ttnn.Tensor, writer: str, padding: float | None = None) -> None:
     """Have the device tensor hold what the host tensor does."""
-    rows, columns = mesh_shape_of(device)
     fills = host_padding(host) if padding is None else padding
-    store.write(device, host_shards(host, rows * columns), writer, fills)
+    store.write(device, host_shards(host, device.device().get_num_devices()), writer, fills)
 
 
 def _to_host(shadow: ProgramValues, call: Invocation) -> Any:
@@ -204,9 +203,6 @@ def _fill(value: float | None) -> Special:
             number = call.argument("fill_value", 1) if value is None else value
             padding = None if number != number else number  # ttnn fills whole tiles
             shadow.store.fill(result, filled(result, number), call.name, padding)
-            other = call.kwargs.get("optional_tensor")
-            if other is not None and buffer_of(other) != buffer_of(result):
-                shadow.store.fill(other, filled(other, number), call.name, padding)
         return result
 
     return special

@@ -17,8 +17,8 @@ LINKS = {(0, 0): (0, 1), (1, 0): (1, 2)}
 """Who sends to whom."""
 
 
-def _link(t: Env) -> tuple[Any, Any, Any]:
-    """A 2x1 and a 2x3 mesh, and a pair of sockets from the one to the other."""
+def _link(t: Env) -> tuple[Any, Any, Any, Any]:
+    """A 2x1 and a 2x3 mesh, and two pairs of sockets from the one to the other."""
     ttnn = t.ttnn
     first = t.device.create_submesh(ttnn.MeshShape(2, 1), ttnn.MeshCoordinate(0, 0))
     second = t.device.create_submesh(ttnn.MeshShape(2, 3), ttnn.MeshCoordinate(0, 1))
@@ -28,7 +28,7 @@ def _link(t: Env) -> tuple[Any, Any, Any]:
     ]
     memory = ttnn.SocketMemoryConfig(ttnn.BufferType.L1, 4096)
     config = ttnn.SocketConfig([ttnn.SocketConnection(*link) for link in ends], memory)
-    return first, second, ttnn.create_socket_pair(first, second, config)
+    return first, second, *(ttnn.create_socket_pair(first, second, config) for _ in range(2))
 
 
 def _put(t: Env, device: Any, dtype: str = "bfloat16") -> tuple[Any, list[Tensor]]:
@@ -48,28 +48,32 @@ def _received(former: list[Tensor], sent: list[Tensor]) -> list[Tensor]:
 
 def unlike_ends(t: Env) -> None:
     """Places are those of each end's own mesh; what is sent is told by dtype and shape, and counted."""
-    first, second, (sender, receiver) = _link(t)
+    first, second, (sender, receiver), _ = _link(t)
     (x, sent), (out, former) = _put(t, first), _put(t, second)
     send, receive = t.ttnn.experimental.send_async, t.ttnn.experimental.recv_async
     send(x, sender)
     receive(out, receiver)
     t.check(out, _received(former, sent))
     send(x, sender)
+    receive(t.ttnn.get_device_tensors(out)[5], receiver)  # the tensor of one device
+    t.check(out, _received(former, sent))
+    send(x, sender)
     wide, _ = _put(t, second, "float32")
     raises(UserError, lambda: receive(wide, receiver), "another shape or dtype")
-    assert t.shadow.emulated["ttnn.experimental.send_async"] == 2
+    assert t.shadow.emulated["ttnn.experimental.send_async"] == 3
 
 
 def receives_behind_each_other(t: Env) -> None:
     """Devices that wait do all in order: a second receive, what is freed and a send of theirs."""
     ttnn = t.ttnn
-    first, second, (sender, receiver) = _link(t)
+    first, second, (sender, receiver), (ahead, waits) = _link(t)
     (x, one), (y, two), (out, former) = _put(t, first), _put(t, first), _put(t, second)
     other, others = _put(t, second)
     send, receive = ttnn.experimental.send_async, ttnn.experimental.recv_async
     receive(out, receiver)
     total = ttnn.add(out, other)
     view = ttnn.reshape(total, (1, 1, 64, 32))
+    freed = other.buffer_unique_id()
     ttnn.deallocate(other)
     for read in (total.cpu, lambda: ttnn.dump_tensor("nowhere", total)):
         raises(UserError, read, "recv_async", "hangs")
@@ -84,14 +88,19 @@ def receives_behind_each_other(t: Env) -> None:
     send(x, sender)
     t.check(out, _received(_received(former, one), two))
     t.check(total, _received([value.bfloat16().float() for value in wanted], one))
-    assert not t.shadow.queues and not t.shadow.store.waiting
+    send(y, ahead)
+    receive(out, receiver)
+    receive(out, waits)  # what is there waits behind what is not
+    send(x, sender)
+    t.check(out, _received(former, two))
+    assert not t.shadow.queues and not t.shadow.store.waiting and freed not in t.shadow.store.values
     assert torch.equal(t.shadow.values(x)[0], one[0])
 
 
 def sent_by_a_trace(t: Env) -> None:
     """A replay that sends other values than the capture did is refused; what is taken is told of its own mesh."""
     ttnn = t.ttnn
-    first, second, (sender, _) = _link(t)
+    first, second, (sender, _), _ = _link(t)
     x, _ = _put(t, first)
     trace = ttnn.begin_trace_capture(first)
     ttnn.experimental.send_async(x, sender)

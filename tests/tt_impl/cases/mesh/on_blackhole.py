@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from benchmarks import drafter
-from refsim.numerics.composites import Compute, elementwise, norms
-from tests.tt_impl.cases.shadow.numerics import _rounds, _same
+from refsim.numerics.composites import Compute, attention, elementwise, norms
+from tests.tt_impl.cases.shadow.numerics import _config, _rounds, _same
 from tests.tt_impl.cases.values import fused_heads
 from tests.tt_impl.env import Env, collect
 from tests.tt_impl.properties import spread
@@ -107,24 +107,32 @@ def every_expert_its_region(t: Env) -> None:
 def reciprocals_of_the_chip(t: Env) -> None:
     """Functions of the vector unit are those of Blackhole, by default and with a config."""
     _rounds(t)
-    x = t.rand(1, 1, 32, 64, scale=3.0)
-    config = t.ttnn.init_device_compute_kernel_config(t.device.arch(), math_fidelity=t.ttnn.MathFidelity.HiFi4)
-    narrow = Compute("HiFi4", approximate=config.math_approx_mode)
-    for out, expected in (
-        (t.ttnn.reciprocal(t.put(x, dtype="float32")), lambda arch: _reciprocal(x, arch)),
-        (t.ttnn.softmax(t.put(x), dim=-1), lambda arch: norms.softmax(x, compute=Compute("HiFi4", arch=arch))),
+    x = t.rand(1, 1, 256, 64)
+    wide = t.put(x, dtype="float32")
+    compute = Compute("HiFi4", fp32_dest_acc_en=True)
+    config = _config(t, replace(compute, approximate=True))
+    approximate = replace(attention.SDPA, approximate=True)
+    for out, function in (
+        (t.ttnn.reciprocal(wide), lambda arch: _reciprocal(x, replace(compute, arch=arch))),
         (
-            t.ttnn.softmax(t.put(x), dim=-1, compute_kernel_config=config),
-            lambda arch: norms.softmax(x, compute=replace(narrow, arch=arch)),
+            t.ttnn.softmax(wide, dim=-1, compute_kernel_config=config),
+            lambda arch: _softmax(x, replace(compute, approximate=True, arch=arch)),
+        ),
+        (
+            t.ttnn.transformer.scaled_dot_product_attention(*[t.put(x)] * 3, is_causal=False),
+            lambda arch: attention.attention(x, x, x, k_chunk=32, compute=replace(approximate, arch=arch)),
         ),
     ):
-        _same(t, out, expected("blackhole"))
-    assert not _reciprocal(x, "blackhole").equal(_reciprocal(x, "wormhole_b0"))
+        _same(t, out, function("blackhole"))
+        assert not function("blackhole").equal(function("wormhole_b0"))
     assert t.shadow.numerics.once == {}
 
 
-def _reciprocal(x: torch.Tensor, arch: str) -> torch.Tensor:
-    compute = Compute("HiFi4", fp32_dest_acc_en=True, arch=arch)
+def _softmax(x: torch.Tensor, compute: Compute) -> torch.Tensor:
+    return norms.softmax(x, compute=compute, out_dtype="float32")
+
+
+def _reciprocal(x: torch.Tensor, compute: Compute) -> torch.Tensor:
     return elementwise.activation("reciprocal", x, dtype="float32", compute=compute)
 
 

@@ -36,7 +36,9 @@ def lines_and_buffers(t: Env) -> None:
         total, line = ttnn.add(x, 2.5), _here()
         ttnn.multiply_(total, x)
         view = ttnn.reshape(total, (1, 32, 32))
-    added, multiplied, viewed = log.events
+        ttnn.get_device_tensors(x)[6].cpu()
+    added, multiplied, viewed, read = log.events
+    assert (read.devices, read.mesh) == ((6,), (2, 4))
     assert added.where == f"tests/tt_impl/cases/shadow/events.py:{line}", added.where
     assert [use.shape for use in added.inputs] == [(1, 1, 32, 32)] and added.options == {"1": 2.5}
     (result,) = added.outputs
@@ -45,7 +47,7 @@ def lines_and_buffers(t: Env) -> None:
     assert (result.buffer, result.address) == (total.buffer_unique_id(), total.buffer_address())
     assert added.written == () and multiplied.written == (result.buffer,)
     assert viewed.outputs[0].buffer == result.buffer == view.buffer_unique_id() and viewed.written == ()
-    assert [event.number for event in log.events] == [0, 1, 2] and added.op == "ttnn.add"
+    assert [event.number for event in log.events] == [0, 1, 2, 3] and added.op == "ttnn.add"
 
 
 def bytes_are_those_of_a_device(t: Env) -> None:
@@ -163,7 +165,8 @@ def reads_without_values(t: Env) -> None:
     from tt_impl.trace.intercept import Invocation
 
     host = t.ttnn.from_torch(t.rand(32, 32))
-    shadow = Shadow(values=False)
+    shadow = Shadow(fallback=False, numerics="off", values=False)
+    assert not shadow.takes_notes  # nobody has asked
     said = io.StringIO()
     with redirect_stderr(said):
         for number, tensor in enumerate((host, t.put(t.rand(32, 32)), t.put(t.rand(32, 32)))):

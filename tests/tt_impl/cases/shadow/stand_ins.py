@@ -7,7 +7,9 @@ import torch
 from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, collect, raises
 from tests.tt_impl.properties import spread
-from tt_impl.mock.calls.checks import emulating
+from tt_impl.mock.calls import checks
+from tt_impl.mock.calls.stand_ins import EMULATED
+from tt_impl.trace.intercept import Invocation
 
 
 def sub_devices(t: Env) -> None:
@@ -29,6 +31,11 @@ def sub_devices(t: Env) -> None:
     t.device.remove_sub_device_manager(manager)
     t.device.clear_loaded_sub_device_manager()
     assert t.shadow.emulated["ttnn.MeshDevice.load_sub_device_manager"] == 1
+    asked: list[str] = []
+    for name in ("clear_loaded_sub_device_manager", "set_sub_device_stall_group"):  # of one that was not loaded here
+        call = Invocation(f"ttnn.MeshDevice.{name}", (t.device,), {}, lambda *_: asked.append(name))  # noqa: B023
+        EMULATED[call.name](t.shadow, call)
+    assert asked == ["clear_loaded_sub_device_manager", "set_sub_device_stall_group"]
 
 
 def events(t: Env) -> None:
@@ -36,10 +43,11 @@ def events(t: Env) -> None:
     t.ttnn.wait_for_event(0, event)
     t.ttnn.event_synchronize(event)
     raises(UserError, lambda: t.ttnn.wait_for_event(0, None), "ttnn.wait_for_event", "ttnn.record_event")
-    with emulating():
-        pass
-    t.ttnn.record_event(t.device, 0)  # is emulated until the last that does so has ended
-    assert sum(t.shadow.emulated.values()) == 4
+    others = checks._emulators
+    with checks.emulating():
+        assert checks._emulators == others + 1
+    assert checks._emulators == others  # who began before goes on
+    assert sum(t.shadow.emulated.values()) == 3
 
 
 def between_two_devices(t: Env) -> None:
@@ -76,7 +84,7 @@ def host_tensor_on_some_cores(t: Env) -> None:
         (layouts.HEIGHT_SHARDED, (16, 128), row, (slice(16, 32), cut)),
         (layouts.HEIGHT_SHARDED, (16, 128), column, (slice(32, 48), cut)),
         (layouts.WIDTH_SHARDED, (64, 32), row, (cut, slice(32, 64))),
-        (layouts.WIDTH_SHARDED, (64, 48), row, (cut, slice(48, 96))),  # the last shard is a part of one
+        (layouts.WIDTH_SHARDED, (64, 48), column, (cut, slice(96, 128))),  # the last shard is a part of one
         (layouts.BLOCK_SHARDED, (32, 64), row, (slice(0, 32), slice(64, 128))),
         (layouts.BLOCK_SHARDED, (32, 64), column, (slice(32, 64), slice(0, 64))),
     ):

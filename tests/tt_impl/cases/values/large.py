@@ -32,7 +32,12 @@ def as_ttnn_makes_them(t: Env) -> None:
     for fill in (ttnn.zeros, ttnn.ones, lambda shape, **how: ttnn.full(shape, -1.5, **how)):
         for how in ({}, {"layout": ttnn.TILE_LAYOUT, "memory_config": ttnn.L1_MEMORY_CONFIG}, {"dtype": ttnn.float32}):
             _same(lambda: fill((2, 40, 48), device=t.device, **how), t)  # noqa: B023 - called at once
-    template = t.put(t.rand(40, 48), layout="ROW_MAJOR")
+    for template in (t.put(t.rand(40, 48), dtype=dtype, layout="ROW_MAJOR") for dtype in ("bfloat16", "float32")):
+        _likes(t, template)
+
+
+def _likes(t: Env, template: Any) -> None:
+    ttnn = t.ttnn
     for like in (ttnn.zeros_like, ttnn.ones_like, lambda tensor: ttnn.full_like(tensor, 3.0)):
         _same(lambda: like(template), t)  # noqa: B023
 

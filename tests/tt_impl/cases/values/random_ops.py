@@ -35,6 +35,9 @@ def ranges(t: Env) -> None:
     ttnn.uniform(target, 1.0, 2.0, 5)
     value = t.shadow.values(target)[0]
     assert 1.0 <= value.min() and value.max() < 2.0 and value.std() > 0.2
+    for value in (ttnn.rand(SHAPE, t.device, seed=1), ttnn.uniform(target)):  # by default
+        value = t.shadow.values(value)[0]
+        assert 0.0 <= value.min() < 0.01 and 0.99 < value.max() < 1.0
 
 
 def sharded(t: Env) -> None:

@@ -61,6 +61,8 @@ def rows_that_tiles_keep(t: Env) -> None:
         (seen(32, 2, 30, 64), seen(32, 2, 1, 30, 64), True),
         (seen(64, 64, 32), seen(32, 32, 64), False),
         (seen(32, 2, 30, 64), seen(32, 1, 30, 64), False),
+        (seen(32, 1, 30, 64), seen(64, 60, 32), False),
+        (seen(32, 0, 30, 64), seen(64, 0, 32), True),  # of nothing
     ):
         assert one.is_reshape_of(other) is same, (one, other)
 
