@@ -158,9 +158,9 @@ def blocks_by_the_grid(t: Env) -> None:
         (64, 1024, 544, None, 2),
     ):
         a, b = t.rand(rows, depth), t.rand(depth, columns)
-        compute = linear.default_compute("bfloat16", "bfloat16", "bfloat16", program_config=grid is not None)
-        out = ttnn.matmul(t.put(a), t.put(b), core_grid=grid)
-        _same(t, out, linear.linear(a, b, compute=compute, k_block=32 * tiles))
+        compute = linear.default_compute("bfloat16", "bfloat16", "float32", program_config=grid is not None)
+        out = ttnn.matmul(t.put(a), t.put(b), core_grid=grid, dtype=ttnn.float32)
+        _same(t, out, linear.linear(a, b, compute=compute, k_block=32 * tiles, out_dtype="float32"))
     _alone(t)
 
 
