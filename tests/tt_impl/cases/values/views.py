@@ -187,7 +187,7 @@ def one_address_in_two_memories(t: Env) -> None:
         there.buffer_unique_id = lambda number=number: -1 - number  # of a buffer that nobody else has
         t.check(a, x)
         t.shadow.store.write(there, [y] * t.n, "an operation")
-    raises(ShadowError, lambda: t.shadow.values(a), "without a value")
+    raises(ShadowError, lambda: t.shadow.values(a), "without a value", "before the shadow began")  # no trace took it
 
 
 def slices(t: Env) -> None:
