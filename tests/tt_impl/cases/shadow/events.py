@@ -37,7 +37,9 @@ def lines_and_buffers(t: Env) -> None:
         ttnn.multiply_(total, x)
         view = ttnn.reshape(total, (1, 32, 32))
         ttnn.get_device_tensors(x)[6].cpu()
-    added, multiplied, viewed, read = log.events
+        ttnn.fill_implicit_tile_padding(t.put(t.rand(30, 32)), 1.0)
+    added, multiplied, viewed, read, _, padded = log.events
+    assert padded.written == ()  # what is beside its data is none
     assert (read.devices, read.mesh) == ((6,), (2, 4))
     assert added.where == f"tests/tt_impl/cases/shadow/events.py:{line}", added.where
     assert [use.shape for use in added.inputs] == [(1, 1, 32, 32)] and added.options == {"1": 2.5}
@@ -47,7 +49,7 @@ def lines_and_buffers(t: Env) -> None:
     assert (result.buffer, result.address) == (total.buffer_unique_id(), total.buffer_address())
     assert added.written == () and multiplied.written == (result.buffer,)
     assert viewed.outputs[0].buffer == result.buffer == view.buffer_unique_id() and viewed.written == ()
-    assert [event.number for event in log.events] == [0, 1, 2, 3] and added.op == "ttnn.add"
+    assert [event.number for event in log.events] == [*range(6)] and added.op == "ttnn.add"
 
 
 def bytes_are_those_of_a_device(t: Env) -> None:
@@ -181,6 +183,8 @@ def semaphores_of_an_operation(t: Env) -> None:
     one, two, three = t.semaphores(3)
     addresses = list(map(t.ttnn.get_global_semaphore_address, (one, two, three)))
     options = options_of({"barrier": one, "pairs": [(two,), [three]], "dim": 3})
+    lists = options_of({"shown": [1] * 16, "long": [1] * 17})
+    assert lists == {"shown": [1] * 16, "long": "17 values"}
     assert options == {
         "barrier": addresses[0],
         "pairs": [[n] for n in addresses[1:]],
