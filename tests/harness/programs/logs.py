@@ -256,6 +256,16 @@ def _memory() -> None:
         row(f"{op} of what is unwritten", [empty, call(op, [1], [1], written=(1,)), read(1)], "never-written error 1")
     for op in ("squeeze", "unsqueeze", "view", "Tensor.reshape", "reshape_on_device", "fill", "full_like"):
         row(f"{op} of what is unwritten looks at no value", [empty, call(op, [1], [3])])
+    compiles = call("exp", [1], [3])
+    row("a run that compiles", [empty, compiles, write, call("exp", [1], [4]), read(4)])
+    row("whose result the host reads", [empty, compiles, write, read(3)], "never-written error 1")
+    adds = call("add_", [5, 3], [5], written=(5,))
+    row("whose sum the host reads", [empty, compiles, adds, write, read(5)], "never-written error 1")
+    anew = call("copy", [9, 5], written=(5,))
+    row("whose sum is written anew", [empty, compiles, adds, anew, write, read(5)])
+    row("made anew before it is read", [empty, compiles, write, compiles, read(3)])
+    traced = [*_captured([call("exp", [1], [4])]), write, call("execute_trace", options={"trace_id": 1}), read(4)]
+    row("a trace whose input is written before it runs", [empty, compiles, *traced])
     row("only its shape", [empty, call("zeros_like", [1], [3]), read(3)])
     row("refused", [empty, call("exp", [1], error="RuntimeError")])
     row("freed", [call("deallocate", [1]), call("add", [2], dead=[use(1, "1")])], "freed error 1")
@@ -536,6 +546,15 @@ def _devices() -> None:
     ):
         sent = collective("moved", 1, 2, kind)
         row(f"uneven after {kind}", [sent, call("to_torch", [use(2, made=0)], uneven=(0,))], *said)
+
+    copy = call("copy_host_to_device_tensor", [1], written=(1,), uneven=(0,))
+    ends = call("to_torch", [3], uneven=(0,))
+    wrong = ("uneven-replicas error 2",)
+    row("parts of the program's own", [copy, call("exp", [1], [3]), ends])
+    row("parts copied to where a trace reads", [call("exp", [1], [3]), copy, ends])
+    row("parts along another axis", [copy, call("exp", [1], [3]), call("to_torch", [3], uneven=(1,))], *wrong)
+    row("parts elsewhere", [copy, call("exp", [2], [3]), ends], *wrong)
+    row("parts after a collective", [copy, collective("all_gather", 1, 3, axis=0), ends], *wrong)
 
     def half(place: int, buffer: int, **over: Any) -> list[Event]:
         mine = {"devices": HALVES[place], "mesh": (2, 2)}

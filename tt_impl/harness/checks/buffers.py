@@ -13,6 +13,8 @@ from tt_impl.harness.checks.fabric import groups
 from tt_impl.harness.checks.finding import Finding, at
 from tt_impl.harness.checks.reads import (
     ALLOCATES,
+    BEGINS,
+    ENDS,
     FREES,
     HOST,
     RECEIVES,
@@ -81,15 +83,21 @@ def never_written(log: EventLog) -> Iterator[Finding]:
     """Find reads of memory that was allocated without values and that nothing has written since, or only in part.
 
     Of memory that is written in part, a cache for one, the rest may be masked: it counts if it reaches the result.
+    A run that only compiles, of whose results the host reads none, may come before the first write.
     """
     empty: dict[int, Event] = {}
     in_part: dict[int, Event] = {}
+    captured = _captured(log)
+    last_written = {buffer: event.number for event in log.events for buffer in event.written}
     for event in log.events:
         reads = list(read_by(event))
         partial = {use.buffer: in_part[use.buffer] for use in reads if use.buffer in in_part and event.passes_nan_on}
         for use in reads:
             argument = f"argument {use.argument}"
             if use.buffer in empty and not event.op.startswith("ttnn.experimental.dit_fused_distributed"):
+                written_later = last_written.get(use.buffer, -1) > event.number
+                if written_later and not _reaches_host(log, event, use.buffer, captured):
+                    continue
                 yield Finding.of(
                     "never-written", event,
                     f"{event.op} reads {argument}, memory that {at(empty[use.buffer])} allocated and "
@@ -113,6 +121,33 @@ def never_written(log: EventLog) -> Iterator[Finding]:
                 in_part.pop(use.buffer, None)
                 if partial and event.op in NEVER_WRITE:
                     in_part[use.buffer] = next(iter(partial.values()))
+
+
+def _captured(log: EventLog) -> set[int]:
+    """Return the numbers of the calls that a trace records, which run at its replays only."""
+    inside = False
+    numbers = set()
+    for event in log.events:
+        inside = event.op == BEGINS or (inside and event.op != ENDS)
+        if inside:
+            numbers.add(event.number)
+    return numbers
+
+
+def _reaches_host(log: EventLog, first: Event, buffer: int, captured: set[int]) -> bool:
+    """Tell whether the host reads what ``first`` and later calls make of ``buffer`` as it is before its next write."""
+    made_of_it = {buffer}
+    for event in log.events[first.number :]:
+        if event.number in captured:
+            continue
+        reads = any(use.buffer in made_of_it for use in read_by(event))
+        if reads and event.op in HOST:
+            return True
+        changed = {*event.written, *(use.buffer for use in event.outputs)}
+        made_of_it = made_of_it | changed if reads else made_of_it - changed
+        if not made_of_it:
+            break
+    return False
 
 
 def freed(log: EventLog) -> Iterator[Finding]:

@@ -22,7 +22,9 @@ ALLOCATES = frozenset(
 """Operations that take memory without writing it."""
 HOST = frozenset(
     f"ttnn.{name}"
-    for name in "to_torch from_device Tensor.cpu Tensor.to_torch Tensor.to_numpy Tensor.to_list Tensor.item".split()
+    for name in """
+    to_torch from_device copy_device_to_host_tensor Tensor.cpu Tensor.to_torch Tensor.to_numpy Tensor.to_list Tensor.item
+    """.split()
 )
 """Reads by the host, which wait until the devices have done all they were told before."""
 _SHAPES_ONLY = frozenset(
@@ -52,6 +54,8 @@ def is_output(use: TensorUse) -> bool:
     return use.argument.partition("[")[0] in _OUTPUTS
 
 
+BEGINS, ENDS = "ttnn.begin_trace_capture", "ttnn.end_trace_capture"
+"""Between them calls are recorded and do not run."""
 RECEIVES = "ttnn.experimental.recv_async"
 """Writes its tensor, if what is received comes later, too."""
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from tt_impl.harness.checks import NOTE
 from tt_impl.harness.checks.finding import Finding, at
-from tt_impl.harness.checks.reads import succeeded
-from tt_impl.mock.log.events import Event, EventLog
+from tt_impl.harness.checks.reads import read_by, succeeded
+from tt_impl.mock.log.events import COPIES_TO_DEVICE, Event, EventLog
 
 _OF_EACH_DEVICE = frozenset(
     {"all_to_all_combine", "all_to_all_dispatch", "neighbor_pad", "point_to_point", "slice_reshard"}
@@ -17,17 +17,41 @@ _OF_EACH_DEVICE = frozenset(
 
 
 def uneven_replicas(log: EventLog) -> Iterator[Finding]:
-    """Find reads to the host of what ttnn calls replicas although devices hold different values."""
+    """Find reads to the host of what ttnn calls replicas although devices hold different values.
+
+    Memory that the program itself fills with parts, of a host tensor that is cut, is of replicas in name only, and so
+    is what is made of it until a collective.
+    """
+    parts = _parts(log)
     for event in log.events:
+        if event.op in COPIES_TO_DEVICE:
+            continue
         made = event.inputs[0].made if event.uneven else -1
         if made >= 0 and any(c["collective"] in _OF_EACH_DEVICE for c in log.events[made].collectives):
             continue
-        for axis in event.uneven:
+        for axis in set(event.uneven) - parts.get(event.inputs[0].buffer, set()) if event.uneven else ():
             yield Finding.of(
                 "uneven-replicas", event,
                 f"{event.op} reads a tensor of shape {list(event.inputs[0].shape)} as replicated along axis {axis}, "
                 "but its devices hold different values: a collective along that axis is missing before.",
             )  # fmt: skip
+
+
+def _parts(log: EventLog) -> dict[int, set[int]]:
+    """Return buffers that hold parts by the program's own word, with the axes: what it copied there, and results of it.
+
+    Calls of a trace are recorded before the memory that they read is written, so all are looked at twice.
+    """
+    axes: dict[int, set[int]] = {}
+    for event in [*log.events, *log.events]:
+        if event.op in COPIES_TO_DEVICE:
+            found = set(event.uneven)
+        else:
+            found = set().union(*(axes.get(use.buffer, ()) for use in read_by(event)))
+            found -= {crossing["axis"] for crossing in event.collectives}
+        for buffer in {*event.written, *(use.buffer for use in event.outputs)} if found else ():
+            axes[buffer] = found
+    return axes
 
 
 def submeshes_differ(log: EventLog) -> Iterator[Finding]:

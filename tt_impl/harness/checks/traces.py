@@ -17,12 +17,10 @@ from dataclasses import dataclass, field
 
 from tt_impl.harness.checks import ERROR, NOTE
 from tt_impl.harness.checks.finding import Finding, at
-from tt_impl.harness.checks.reads import ALLOCATES, FREES, is_output, read_by
+from tt_impl.harness.checks.reads import ALLOCATES, BEGINS, ENDS, FREES, is_output, read_by
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
 
-_BEGIN, _END, _REPLAY, _RELEASE = (
-    f"ttnn.{name}" for name in ("begin_trace_capture", "end_trace_capture", "execute_trace", "release_trace")
-)
+_REPLAY, _RELEASE = "ttnn.execute_trace", "ttnn.release_trace"
 _UNSEEN = "UnseenValue"
 """The mock's error for memory whose value nobody knows, such as a tensor that a replay wrote over."""
 _COUNTERS = frozenset({"ttnn.plus_one", "ttnn.experimental.slice_write"})
@@ -103,9 +101,9 @@ class _Program:
     def follow(self) -> Iterator[Finding]:
         """Yield what is lost or gone; what is stale is known at the end, in ``all``."""
         for event in self._log.events:
-            if event.op == _BEGIN:
+            if event.op == BEGINS:
                 self._capturing = _Trace(event)
-            elif event.op == _END and self._capturing is not None:
+            elif event.op == ENDS and self._capturing is not None:
                 self._capture(event)
             elif event.op == _RELEASE:
                 self._traces.pop(_number(event), None)

@@ -18,7 +18,7 @@ from refsim.base.errors import RefsimError
 from tt_impl.mock.log.arguments import options_of, plain
 from tt_impl.mock.storage.errors import ShadowError
 from tt_impl.mock.storage.padding import PaddingRead
-from tt_impl.mock.storage.replicas import placements_of, uneven_axes
+from tt_impl.mock.storage.replicas import cut_axes, placements_of, uneven_axes
 from tt_impl.mock.storage.values import ProgramValues
 from tt_impl.run import cluster
 from tt_impl.trace.buffers import address_of, buffer_of
@@ -38,6 +38,7 @@ NEVER_WRITE = frozenset(
 )
 """Operations whose result may be their input, or a view of it, without being written."""
 _READS = frozenset(f"ttnn.{name}" for name in ("to_torch", "Tensor.to_torch", "Tensor.to_numpy", "Tensor.to_list"))
+COPIES_TO_DEVICE = frozenset({"ttnn.copy_host_to_device_tensor", "ttnn.copy_host_to_device_tensor_partial"})
 _REPLAYS = "ttnn.execute_trace"
 _CAPTURES = "ttnn.begin_trace_capture"
 _DEALLOCATES = frozenset({"ttnn.deallocate", "ttnn.Tensor.deallocate"})
@@ -114,7 +115,8 @@ class Event:
         collectives: as :func:`tt_impl.trace.collectives.crossings` tells them.
         written: buffers among the inputs that the operation wrote.
         dead: arguments that had been deallocated before, as they were.
-        uneven: of a read to the host, the axes along which ttnn says replicas, but whose devices hold other values.
+        uneven: of a read to the host, the axes along which ttnn says replicas, but whose devices hold other values;
+            of a copy to devices those along which it left them other values.
         error: name of the exception that ended the call.
         refused: first line of that exception, if ttnn or the mock in its place refused the call.
         not_finite: what the call made of inputs without: ``NaN``, ``infinity``.
@@ -198,6 +200,8 @@ class EventLog:
             event.uneven = uneven_axes(self._shadow, live[0])
         try:
             result = call.proceed()
+            if call.name in COPIES_TO_DEVICE and live and self._shadow is not None:
+                event.uneven = (*cut_axes(live[0]), *uneven_axes(self._shadow, live[0]))
         except BaseException as error:
             event.error = type(error).__name__
             event.refused = _refusal(error)

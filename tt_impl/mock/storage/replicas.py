@@ -14,6 +14,13 @@ def placements_of(tensor: ttnn.Tensor) -> tuple[int | None, ...]:
     return tuple(getattr(placement, "dim", None) for placement in tensor.tensor_topology().placements())
 
 
+def cut_axes(tensor: ttnn.Tensor) -> tuple[int, ...]:
+    """Return the axes along which ttnn's topology of ``tensor`` cuts it; a distribution over the mesh is along both."""
+    placements = placements_of(tensor)
+    per_axis = placements * 2 if len(placements) == 1 else placements
+    return tuple(axis for axis, dim in enumerate(per_axis) if dim is not None)
+
+
 def uneven_axes(shadow: ProgramValues, tensor: ttnn.Tensor) -> tuple[int, ...]:
     """Find axes that ttnn's topology of ``tensor`` calls replicated although devices along them hold other values.
 
