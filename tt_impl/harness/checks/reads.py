@@ -23,7 +23,8 @@ ALLOCATES = frozenset(
 HOST = frozenset(
     f"ttnn.{name}"
     for name in """
-    to_torch from_device copy_device_to_host_tensor Tensor.cpu Tensor.to_torch Tensor.to_numpy Tensor.to_list Tensor.item
+    to_torch from_device copy_device_to_host_tensor
+    Tensor.cpu Tensor.to_torch Tensor.to_numpy Tensor.to_list Tensor.item
     """.split()
 )
 """Reads by the host, which wait until the devices have done all they were told before."""
