@@ -55,7 +55,8 @@ def is_output(use: TensorUse) -> bool:
     return use.argument.partition("[")[0] in _OUTPUTS
 
 
-BEGINS, ENDS = "ttnn.begin_trace_capture", "ttnn.end_trace_capture"
+BEGINS = "ttnn.begin_trace_capture"
+ENDS = "ttnn.end_trace_capture"
 """Between them calls are recorded and do not run."""
 RECEIVES = "ttnn.experimental.recv_async"
 """Writes its tensor, if what is received comes later, too."""

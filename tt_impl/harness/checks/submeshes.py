@@ -45,12 +45,12 @@ def _parts(log: EventLog) -> dict[int, set[int]]:
     axes: dict[int, set[int]] = {}
     for event in [*log.events, *log.events]:
         if event.op in COPIES_TO_DEVICE:
-            found = set(event.uneven)
+            along = set(event.uneven)
         else:
-            found = set().union(*(axes.get(use.buffer, ()) for use in read_by(event)))
-            found -= {crossing["axis"] for crossing in event.collectives}
-        for buffer in {*event.written, *(use.buffer for use in event.outputs)} if found else ():
-            axes[buffer] = found
+            along = set().union(*(axes.get(use.buffer, ()) for use in read_by(event)))
+            along -= {crossing["axis"] for crossing in event.collectives}
+        for buffer in {*event.written, *(use.buffer for use in event.outputs)} if along else ():
+            axes[buffer] = along
     return axes
 
 

@@ -20,7 +20,8 @@ from tt_impl.harness.checks.finding import Finding, at
 from tt_impl.harness.checks.reads import ALLOCATES, BEGINS, ENDS, FREES, is_output, read_by
 from tt_impl.mock.log.events import Event, EventLog, TensorUse
 
-_REPLAY, _RELEASE = "ttnn.execute_trace", "ttnn.release_trace"
+_REPLAY = "ttnn.execute_trace"
+_RELEASE = "ttnn.release_trace"
 _UNSEEN = "UnseenValue"
 """The mock's error for memory whose value nobody knows, such as a tensor that a replay wrote over."""
 _COUNTERS = frozenset({"ttnn.plus_one", "ttnn.experimental.slice_write"})
