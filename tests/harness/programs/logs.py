@@ -586,6 +586,11 @@ def _numbers() -> None:
     row("NaN", [call("log", [1], [2], not_finite=("NaN",))], "not-finite error 0")
     row("infinity", [call("exp", [1], [2], not_finite=("infinity",))], "not-finite note 0")
     row("both", [call("exp", [1], [2], not_finite=("NaN", "infinity"))], "not-finite error 0", "not-finite note 0")
+    row("NaN that is given", [call("where", [1], [2], not_finite=("NaN", "infinity"), options={"other": float("nan")})])
+    given = {"other": float("inf")}
+    row("infinity that is given", [call("where", [1], [2], not_finite=("infinity",), options=given)])
+    row("NaN of infinity", [call("add", [1], [2], not_finite=("NaN",), options=given)], "not-finite error 0")
+    row("bits of NaN", [call("bitcast", [1], [2], not_finite=("NaN",))])
     few, many = ("buffers of 65 KiB", True), ("buffers of 66 KiB", False)
     row(
         "kernels",
