@@ -214,7 +214,8 @@ def conv3d(
         raise call.unsupported("a dilation in the config that is not the call's")
     x = input_tensor.permute(0, 4, 1, 2, 3)
     if weight_tensor.dim() == 5:
-        weight = _dense(weight_tensor, groups)
+        weight = _dense(weight_tensor, groups)  # the input may have its channels filled up to a whole tile
+        weight = F.pad(weight, (0, 0) * 3 + (0, x.shape[1] - weight.shape[1]))
     else:
         channels = weight_tensor.shape[-2] // math.prod(kernel_size)
         block = config.C_in_block if config is not None else 0

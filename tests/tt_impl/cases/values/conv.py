@@ -167,6 +167,18 @@ def grouped_conv3d(t: Env) -> None:
     t.check(out, wanted)
 
 
+def few_channels_of_videos(t: Env) -> None:
+    """Weights of the host keep their three channels where the input has them filled up to a tile."""
+    ttnn, x, weight = t.ttnn, t.rand(2, 3, 2, 6, 6), t.rand(32, 3, 2, 3, 3)
+    x_NDHWC = F.pad(_last(x), (0, 29))
+    out = ttnn.experimental.conv3d(
+        input_tensor=t.put(x_NDHWC, layout="ROW_MAJOR"), weight_tensor=ttnn.from_torch(weight, dtype=ttnn.bfloat16),
+        device=t.device, dtype=ttnn.bfloat16, output_channels=32, kernel_size=(2, 3, 3), stride=(2, 3, 3),
+        padding=(0, 0, 0), padding_mode="zeros", groups=1,
+    )  # fmt: skip
+    t.check(out, _last(F.conv3d(x, weight, stride=(2, 3, 3))))
+
+
 def narrow_weights(t: Env) -> None:
     """A host weight is used as the configuration says to keep it."""
     ttnn, x, weight = t.ttnn, t.rand(1, 32, 8, 8), torch.randn(64, 32, 1, 1, generator=t.random)
