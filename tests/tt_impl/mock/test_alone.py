@@ -143,4 +143,4 @@ def test_programs_find_their_files_in_the_tree(monkeypatch, tmp_path: Path) -> N
     monkeypatch.setenv(SOURCE_TREE, str(tmp_path / "tree"))
     monkeypatch.setattr(environment, "_shared", None)
     root = environment.make_runtime_root(tmp_path / "mock")
-    assert (root / "models/params.json").is_file() and (root / "tt_metal").resolve().is_relative_to(package)
+    assert (root / "models/params.json").is_file() and (root / "tt_metal").resolve().is_relative_to(package.resolve())
