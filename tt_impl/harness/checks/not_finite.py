@@ -18,9 +18,9 @@ def not_finite(log: EventLog) -> Iterator[Finding]:
     """
     for event in log.events:
         numbers = [value for value in event.options.values() if isinstance(value, float)]
-        given = {NAN: any(map(math.isnan, numbers)), INFINITY: not all(map(math.isfinite, numbers))}
+        has = {NAN: any(map(math.isnan, numbers)), INFINITY: not all(map(math.isfinite, numbers))}
         for made in event.not_finite if event.op != "ttnn.bitcast" else ():
-            if given[made]:
+            if has[made]:
                 continue
             inputs = "inputs without NaN" if made == NAN else "finite inputs"
             sentence = f"{event.op} makes {made} of {inputs}: look at the rows and values it reads here."

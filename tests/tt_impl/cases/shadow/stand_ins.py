@@ -7,7 +7,6 @@ import torch
 from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, collect, raises
 from tests.tt_impl.properties import spread
-from tt_impl.mock.calls import checks
 from tt_impl.mock.calls.stand_ins import EMULATED
 from tt_impl.trace.intercept import Invocation
 
@@ -39,6 +38,8 @@ def sub_devices(t: Env) -> None:
 
 
 def events(t: Env) -> None:
+    from tt_impl.mock.calls import checks
+
     event = t.ttnn.record_event(t.device, 0)
     t.ttnn.wait_for_event(0, event)
     t.ttnn.event_synchronize(event)
