@@ -9,9 +9,7 @@ from torch import Tensor
 
 from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, collect, raises
-from tt_impl.mock.log.events import EventLog
 from tt_impl.mock.storage.errors import ShadowError
-from tt_impl.trace.intercept import intercepted
 
 LINKS = {(0, 0): (0, 1), (1, 0): (1, 2)}
 """Who sends to whom."""
@@ -100,6 +98,9 @@ def receives_behind_each_other(t: Env) -> None:
 
 def sent_by_a_trace(t: Env) -> None:
     """A replay that sends other values than the capture did is refused; what is taken is told of its own mesh."""
+    from tt_impl.mock.log.events import EventLog
+    from tt_impl.trace.intercept import intercepted
+
     ttnn = t.ttnn
     first, second, (sender, _), _ = _link(t)
     x, _ = _put(t, first)

@@ -7,12 +7,12 @@ import torch
 from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, collect, raises
 from tests.tt_impl.properties import spread
-from tt_impl.trace.intercept import Invocation
 
 
 def sub_devices(t: Env) -> None:
     """A manager is loaded, its stall group set, cleared and removed; values go on."""
     from tt_impl.mock.calls.stand_ins import EMULATED
+    from tt_impl.trace.intercept import Invocation
 
     ttnn = t.ttnn
     cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(3, 3))})
