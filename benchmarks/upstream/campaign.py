@@ -3,6 +3,7 @@
     export TT_METAL_TREE=/path/to/tt-metal
     python -m benchmarks.upstream unit --out out/upstream      a sample of ttnn's unit tests
     python -m benchmarks.upstream tt-dit --out out/upstream    tt_dit's, with random weights
+    python -m benchmarks.upstream numerics --out out/upstream  tt_dit's, rounded as kernels round
     python -m benchmarks.upstream bugs --out out/upstream      thirty bugs seeded into tt_dit
     python -m benchmarks.upstream attention --out out/upstream attention of Wan's 32,760 and 75,600 tokens
     python -m benchmarks.upstream memory --out out/upstream    memory of tt_dit's whole transformers on a Galaxy
@@ -29,7 +30,7 @@ from parity.measure.machine import git
 from refsim.runtime.host_memory import total_bytes
 
 COMMIT = "622c6fb9"
-STEPS = ("unit", "tt-dit", "bugs", "attention", "memory", "report")
+STEPS = ("unit", "tt-dit", "numerics", "bugs", "attention", "memory", "report")
 
 
 def commit(checkout: Path) -> str:
@@ -63,7 +64,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--cases", type=int, default=3600, help="cases to draw from ttnn's unit tests")
     made.add_argument("--seed", default="0", help="another seed draws another sample")
     made.add_argument(
-        "--per-function", type=int, default=0, help="cases of one function; 0: 4 of ttnn's, 2 of tt_dit's"
+        "--per-function",
+        type=int,
+        default=0,
+        help="cases of one function; 0: 4 of ttnn's, 2 of tt_dit's, 1 with numerics",
     )
     made.add_argument("--workers", type=int, default=2, help="processes at once")
     made.add_argument("--case-timeout", type=float, default=0, help="seconds; 0: 60 of ttnn's, 960 of tt_dit's")
@@ -119,9 +123,11 @@ def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
         timeout = arguments.case_timeout or 60
         planned = jobs.unit_jobs(checkout, arguments.cases, per, arguments.seed, arguments.job_limit or 1200)
     else:
-        per = arguments.per_function or 2
+        rounded = step == "numerics"
+        per = arguments.per_function or (1 if rounded else 2)
         timeout = arguments.case_timeout or 960
-        planned = jobs.dit_jobs(checkout, per, arguments.seed, arguments.job_limit or 7200)
+        limit_s = arguments.job_limit or 7200
+        planned = jobs.dit_jobs(checkout, per, arguments.seed, limit_s, "fast" if rounded else "off")
     jobs.run(checkout, planned, out / step, arguments.workers, timeout, only)
 
 

@@ -27,7 +27,11 @@ from benchmarks.upstream.table import (
 )
 from refsim.files.tables import as_markdown
 
-SUITES = {"unit": "`tests/ttnn/unit_tests`", "tt-dit": "tt_dit, one or two layers at published widths, random weights"}
+SUITES = {
+    "unit": "`tests/ttnn/unit_tests`",
+    "tt-dit": "tt_dit, one or two layers at published widths, random weights",
+    "numerics": "tt_dit, its operations rounded as kernels round",
+}
 SEEDED = "Bugs seeded into tt_dit"
 LONG = "Attention at the lengths of videos"
 WHOLE = "Memory of whole transformers"
@@ -39,6 +43,12 @@ WEIGHTS = (
     "module stands in for it while conftests are imported, one of which wants it for fixtures of other models' tests; "
     "it has nothing that a test could compare with, and a test that imports torchvision itself does not get it."
 )
+ROUNDED = (
+    "The same tests with `--ttnn-mock-numerics=fast`, at upstream's own thresholds, one case of every function: whose "
+    "failure is `rounding` passes without, and its threshold is beyond the error that is predicted of the kernels."
+)
+BEFORE = {"tt-dit": [WEIGHTS, ""], "numerics": [ROUNDED, ""]}
+"""What is said of a suite before its numbers."""
 
 
 def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
@@ -89,7 +99,7 @@ def _page(
     for name, title in SUITES.items():
         lines += ["", f"## {title}", ""]
         if name in runs:
-            lines += [*([WEIGHTS, ""] if name == "tt-dit" else []), _by(runs[name].by), "", *_suite(runs[name])]
+            lines += [*BEFORE.get(name, []), _by(runs[name].by), "", *_suite(runs[name])]
         else:
             lines += [_former(former, title) or _not_run(name)]
     for name, title, rows, section in (

@@ -133,7 +133,7 @@ def test_what_has_not_run_is_said(tmp_path):
     assert "**Not run yet**, and not in the tables: unit-later." in text
     assert text.count("**Not run:**") == 4 and f"\nRun by {FACTS['refsim']}.\n" in text
     data = json.loads((tmp_path / "upstream.json").read_text())
-    assert data["not_run"] == ["tt-dit", "bugs", "attention", "memory"]
+    assert data["not_run"] == ["tt-dit", "numerics", "bugs", "attention", "memory"]
     assert (data["suites"]["unit"]["silent"], data["suites"]["unit"]["missing"]) == ({"unit-ccl": 4}, ["unit-later"])
 
 
@@ -183,7 +183,9 @@ def test_the_report_counts_and_explains(tmp_path):
         and "**Not run yet:** row-weight-dim" in text
     )
     assert "**Not run:** there is no run of `python -m benchmarks.upstream tt-dit`." in text
-    assert data["not_run"] == ["tt-dit"] and data["attention"] == [long] and data["refsim"] == FACTS["refsim"]
+    assert (
+        data["not_run"] == ["tt-dit", "numerics"] and data["attention"] == [long] and data["refsim"] == FACTS["refsim"]
+    )
     assert data["commit"] == "c0ffee" and data["suites"]["unit"]["pass_percent"] == 50.0
     assert data["bugs"]["caught"] == 1
     assert "| 720p | 75600 | t3k | 4 | 94 | 1.50 | 1.6e-03 | 940 | 6.0 |" in text
@@ -201,7 +203,7 @@ def test_the_report_counts_and_explains(tmp_path):
     assert (
         kept.count("1 of 2 caught") == kept.count("| 940 | 6.0 |") == 1
         and data["bugs"]["caught"] == 1
-        and data["not_run"] == ["tt-dit"]
+        and data["not_run"] == ["tt-dit", "numerics"]
     )  # kept
 
 
