@@ -3,10 +3,10 @@
 ``causes.csv`` has a pattern of a case's id, of the category and of the message of its failure; an empty one fits all.
 What takes a case out of the count names test and words, since a mistake of the mock may raise the same kind of error.
 ``who`` is ``ours`` (a rule, an option or a value is missing or wrong), ``theirs`` (the test does not fit the tree it is
-in, or asserts what no program can know), ``rounding`` (with numerics: the threshold is beyond the error that is predicted
-of the kernels), or ``skew`` (the tree and the libraries installed here are of different
-versions). A failure that no pattern fits counts as failed and is printed as unexplained; so does one that is only like
-a known case, for the mock's own code may raise a ``TypeError`` of the same words.
+in, or asserts what no program can know), ``rounding`` (with numerics, it asks for less error than is predicted of the
+kernels), or ``skew`` (the tree and the libraries installed here are of different versions). A failure that no pattern
+fits counts as failed and is printed as unexplained; so does one that is only like a known case, for the mock's own code
+may raise a ``TypeError`` of the same words.
 """
 
 from __future__ import annotations

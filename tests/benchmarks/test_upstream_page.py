@@ -131,7 +131,7 @@ def test_what_has_not_run_is_said(tmp_path):
     text = (tmp_path / "upstream.md").read_text()
     assert "whose tests are not in the tables: unit-ccl (exit status 4).\n" in text
     assert "**Not run yet**, and not in the tables: unit-later." in text
-    assert text.count("**Not run:**") == 4 and f"\nRun by {FACTS['refsim']}.\n" in text
+    assert text.count("**Not run:**") == 5 and f"\nRun by {FACTS['refsim']}.\n" in text
     data = json.loads((tmp_path / "upstream.json").read_text())
     assert data["not_run"] == ["tt-dit", "numerics", "bugs", "attention", "memory"]
     assert (data["suites"]["unit"]["silent"], data["suites"]["unit"]["missing"]) == ({"unit-ccl": 4}, ["unit-later"])
@@ -199,7 +199,7 @@ def test_the_report_counts_and_explains(tmp_path):
     (tmp_path / "out" / "unit").rename(tmp_path / "out" / "tt-dit")
     page.write(tmp_path / "out", tmp_path / "other", FACTS)
     page.write(tmp_path / "none", tmp_path / "other", FACTS | {"seed": "1"})
-    assert (tmp_path / "other" / "upstream.md").read_text().count("**Not run:**") == 5  # another seed's
+    assert (tmp_path / "other" / "upstream.md").read_text().count("**Not run:**") == 6  # another seed's
     assert (
         kept.count("1 of 2 caught") == kept.count("| 940 | 6.0 |") == 1
         and data["bugs"]["caught"] == 1
