@@ -1,4 +1,4 @@
-"""Thirty mistakes of parallel programs, seeded one at a time into tt_dit, each with the upstream test that runs it.
+"""Mistakes of parallel programs, seeded one at a time into tt_dit, each with the upstream test that runs it.
 
 A bug (``bugs.json``) names a file, a function and what is changed in it, by structure. It counts as caught if
 upstream's own assert fails, if ttnn or the shadow refuses the program, or if a check of collectives and buffers names

@@ -4,7 +4,7 @@
     python -m benchmarks.upstream unit --out out/upstream      a sample of ttnn's unit tests
     python -m benchmarks.upstream tt-dit --out out/upstream    tt_dit's, with random weights
     python -m benchmarks.upstream numerics --out out/upstream  tt_dit's, rounded as kernels round
-    python -m benchmarks.upstream bugs --out out/upstream      thirty bugs seeded into tt_dit
+    python -m benchmarks.upstream bugs --out out/upstream      bugs seeded into tt_dit
     python -m benchmarks.upstream attention --out out/upstream attention of Wan's 32,760 and 75,600 tokens
     python -m benchmarks.upstream memory --out out/upstream    memory of tt_dit's whole transformers on a Galaxy
     python -m benchmarks.upstream report --out out/upstream    reports/upstream.md and .json

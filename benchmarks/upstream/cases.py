@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 TESTS = "models/tt_dit/tests/"
@@ -48,3 +49,5 @@ PATCHES = _case(
     "models/sd35/test_patch_embed_sd35", "test_patch_embed_sd35", "1-128-128-2-16-2432-192-mesh_device5-0-1"
 )
 TIMESTEP = _case("unit/test_embeddings", "test_combined_timestep_text_proj_embeddings", "1-1024-768-mesh_device0")
+TRACED = Case(str(Path(__file__).with_name("traced_loop.py")) + "::test_denoising")
+"""A loop of this project's over tt_dit's parts."""

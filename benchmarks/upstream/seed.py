@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.upstream.bugs import BUGS
 from benchmarks.upstream.cases import Case
-from benchmarks.upstream.jobs import Job, command, environment, own_version
+from benchmarks.upstream.jobs import ROOT, Job, command, environment, own_version
 
 LIMIT_S = 400.0
 HOW = {
@@ -69,17 +69,18 @@ def _run_one(tree: Path, out: Path, name: str, case: Case) -> dict[str, Any]:
     if not verdicts:
         tail = " ".join((done.stdout + done.stderr).split())[-300:]
         verdicts = [{"outcome": "none", "category": "none", "message": f"no verdict: {tail}", "findings": []}]
-    return {"bug": name, "case": case.path, "seconds": seconds, "by": by, **judged(verdicts[-1])}
+    row = {"bug": name, "case": case.path, "seconds": seconds, "by": by, **judged(verdicts[-1])}
+    return row | {"said": row["said"].replace(f"{ROOT}/", "")}
 
 
 def judged(verdict: dict[str, Any]) -> dict[str, Any]:
     """Whether a run noticed something, and how: a failed test first, then the errors that the checks of it found."""
     findings = [finding for finding in verdict.get("findings") or [] if ": error: " in finding]
     message = verdict.get("message") or ""
-    if verdict["outcome"] == "failed":
-        how = HOW.get(verdict["category"], "")
+    how = HOW.get(verdict["category"], "")
+    if verdict["outcome"] == "failed" and (how or not findings):
         return {"caught": bool(how), "how": how or verdict["category"], "said": message}
-    if verdict["outcome"] == "passed" and findings:
+    if verdict["outcome"] in ("passed", "failed") and findings:
         return {"caught": True, "how": "a finding", "said": findings[0]}
     how = "passed" if verdict["outcome"] == "passed" else verdict["outcome"]
     return {"caught": False, "how": how, "said": message}
