@@ -36,9 +36,7 @@ FACTS = {
         ({"outcome": "failed", "category": "version", "message": "module 'ttnn' has no attribute 'x'"}, "failed"),
         ({"outcome": "failed", "category": "version",
           "message": "module 'ttnn.experimental' has no attribute 'gelu_bw'"}, "skew"),
-        ({"outcome": "failed", "category": "unseen", "findings": ["a.py:1: error: lost-under-trace: x."]}, True, "a finding"),
         ({"outcome": "failed", "category": "version", "message": "No module named 'tt_impl.mock.x'"}, "failed"),
-        ({"outcome": "failed", "category": "unseen", "findings": ["a.py:1: error: lost-under-trace: x."]}, True, "a finding"),
         ({"outcome": "failed", "category": "version", "message": "No module named 'tracy'"}, "module"),
         ({"outcome": "failed", "category": "version", "message": "'int' object has no attribute 'x'"}, "failed"),
     ],
@@ -220,7 +218,7 @@ def test_the_report_counts_and_explains(tmp_path):
         ({"outcome": "failed", "category": "crash", "message": "SIGKILL"}, False, "crash"),
         ({"outcome": "failed", "category": "rule", "message": "ttnn.x has no shadow rule."}, False, "rule"),
         (
-            {"outcome": "failed", "category": "unseen", "findings": ["a.py:1: error: lost-under-trace: x."]},
+            {"outcome": "failed", "category": "unseen", "findings": ["a.py:1: error: freed: x."]},
             True,
             "a finding",
         ),
