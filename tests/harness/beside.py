@@ -94,6 +94,14 @@ def main() -> None:
         found["tapped"] = summary(tapped)
         wrong = compare(module, cases[""], x, taps={"1.up": "gelu"}, show=None)
         found["wrong tap"] = summary(wrong)
+        composer = ttnn.ConcatMesh2dToTensor(mesh, mesh_shape=(2, 4), dims=(2, 0))
+
+        def whole(x: Tensor) -> Tensor:
+            return ttnn.to_torch(cases[""](x), mesh_composer=composer)[:1]
+
+        found["returned"] = summary(compare(module, whole, x, show=None))
+        found["returned twice as large"] = summary(compare(module, lambda x: whole(x) * 2, x, show=None))
+        found["a part returned"] = summary(compare(module, lambda x: whole(x)[..., :32], x, show=None))
         found["another shape"] = summary(compare(module, lambda x: ttnn.neg(cases[""].put(x[..., :48])), x, show=None))
         print(json.dumps(found))
         sys.stdout.flush()

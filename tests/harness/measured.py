@@ -179,7 +179,7 @@ def main(folder: Path, mesh_name: str = "t3k", *names: str) -> None:
             predictions = cost.predict(session.meter)
             found = {
                 "memory": peaks.summary(session.meter),
-                "exhausted": [exhausted.as_json(record) for record in session.exhaustion.records],
+                "exhausted": [exhausted.as_json(record, []) for record in session.exhaustion.records],
                 "predictions": [p.as_json() for p in predictions],
                 "cost": cost.summary(session, predictions),
                 "views": {

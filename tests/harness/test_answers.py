@@ -85,6 +85,20 @@ def test_a_run_leaves_no_files_of_the_mock(tmp_path: Path, monkeypatch: pytest.M
 
 
 @needs_ttnn
+def test_a_forked_process_gets_the_threads_of_torch_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from tt_impl.harness.pytest import machine
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(machine, "_machine", machine._Machine("n150", threads=before + 1))
+    try:
+        assert machine.enter("n150").name == "n150" and torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_ttnn
 def test_errors_of_the_mock_count_even_where_others_follow() -> None:
     from tt_impl.mock.storage.errors import MissingRule, RefusedOption, ShadowError, UnseenValue
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections import defaultdict
+from contextlib import closing, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +15,13 @@ import torch
 pytest.importorskip("ttnn")
 
 from tests.harness.programs.logs import call, made
-from tt_impl.harness.reports import peaks
+from tt_impl.harness.reports import peaks, visualizer
 from tt_impl.harness.watch.exhausted import _owners, asked_for
 from tt_impl.harness.watch.meter import BEFORE, UNSEEN, Allocation, Level, Meter
 from tt_impl.harness.watch.programs import _cache_of
 from tt_impl.harness.watch.results import described
 from tt_impl.mock.log.events import Event, EventLog
-from tt_impl.trace.graph import Change
+from tt_impl.trace.graph import Change, Graph
 
 Step = tuple[int, int]
 """Taken (1) or given back (-1), and the number of the allocation."""
@@ -94,21 +98,30 @@ def test_memory_that_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies on a mesh at the first look was taken before; what comes unseen later, where it is seen."""
     there = [SimpleNamespace(device_id=3, buffer_type=SimpleNamespace(name="DRAM"), address=0, max_size_per_bank=64)]
 
+    def come(address: int) -> None:
+        there.append(SimpleNamespace(**{**vars(there[0]), "address": address}))
+
     def taken(mesh: Any, kind: str) -> SimpleNamespace:
-        return SimpleNamespace(total_bytes_allocated_per_bank=64 * len(there) if kind == "DRAM" else 0)
+        view = dict.fromkeys(("total_bytes_free_per_bank", "largest_contiguous_bytes_free_per_bank"), 0)
+        return SimpleNamespace(**view, total_bytes_allocated_per_bank=64 * len(there) if kind == "DRAM" else 0)
 
     reports = SimpleNamespace(get_buffers=lambda mesh: there)
     ttnn = SimpleNamespace(get_memory_view=taken, _ttnn=SimpleNamespace(reports=reports))
     monkeypatch.setattr("tt_impl.harness.watch.meter.ttnn", ttnn)
     monkeypatch.setattr("tt_impl.harness.watch.meter._VIEWS", {"DRAM": "DRAM", "L1": "L1"})
     monkeypatch.setattr("tt_impl.harness.watch.meter._described", lambda mesh: {})
-    meter, mesh = Meter(EventLog()), SimpleNamespace(id=lambda: 3)
+    monkeypatch.setattr("tt_impl.harness.watch.meter.capturing", lambda dispatch: nullcontext())
+    monkeypatch.setattr("tt_impl.harness.watch.meter.read", lambda nodes, settings: Graph())
+    mesh = SimpleNamespace(id=lambda: 3, num_program_cache_entries=lambda: 0)
+    meter = Meter(log_of(call("exp")))
     meter._agree(mesh, 0, "a.py:1")
-    there.append(SimpleNamespace(**{**vars(there[0]), "address": 64}))
+    come(64)
     meter._agree(mesh, 1, "a.py:2")
+    meter(SimpleNamespace(name="exp", args=(), kwargs={}, meshes=[mesh], inputs=[], proceed=lambda: come(128)))
     assert [(one.address, one.op, one.where) for _, _, one in meter.history] == [
         (0, BEFORE, ""),
         (64, UNSEEN, "a.py:2"),
+        (128, UNSEEN, "a.py:0"),
     ]
 
 
@@ -172,6 +185,24 @@ def log_of(*events: Event) -> EventLog:
         event.where = f"a.py:{number}"
         log.events.append(event)
     return log
+
+
+@pytest.mark.parametrize(("most", "rows"), [(9, [(0, 0), (1, 0), (1, 32), (2, 32)]), (3, [(1, 0), (1, 32), (2, 32)])])
+def test_buffers_of_the_visualizer(
+    most: int, rows: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those that are allocated after each operation, by its number and their address; of too many the last ones."""
+    monkeypatch.setattr(visualizer, "MOST_BUFFERS", most)
+    first, second = allocated(0, memory="L1"), allocated(1)
+    meter = metered([(1, first), (1, second)], [])
+    meter.history.append((-1, 2, first))
+    meter.meshes = {0: {"devices": [5, 6], "info": defaultdict(int)}}
+    session: Any = SimpleNamespace(meter=meter, log=log_of(call("exp"), call("exp"), call("exp")))
+    visualizer.write(tmp_path / "x", "x", session)
+    with closing(sqlite3.connect(tmp_path / "x" / "db.sqlite")) as database:
+        found = database.execute("SELECT * FROM buffers ORDER BY operation_id, address").fetchall()
+    assert [(number, address) for number, _, address, *_ in found] == rows
+    assert {row[1:] for row in found} == {(5, 0, 64, 1, None), (5, 32, 64, 0, None)}
 
 
 def test_who_took_memory() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from tests.harness.conftest import HAS_TTNN, REASON
 
 PEAK_FLOPS = 2 * 32**3 / 32 * 64 * 1e9
 """Of a Wormhole's 64 cores at HiFi2: a product of two tiles in 32 cycles of 1 ns."""
@@ -52,11 +55,47 @@ def test_what_has_no_price_is_named(measured: dict[str, Any]) -> None:
 def test_totals(measured: dict[str, Any]) -> None:
     """Every device runs all launches, one after the other, with a gap after each."""
     total, found = measured["costs"]["cost"], measured["costs"]["predictions"]
+    gaps = (total["priced"] - 1) * 619.0
+    for bound in ("ns", "low_ns", "high_ns"):
+        assert total[bound] == pytest.approx(sum(p.get(bound, 0.0) for p in found) + gaps, abs=0.5)
     alone = sum(p.get("ns", 0.0) for p in found)
     assert total["gap_ns"] == 619.0 and sum(total["by_kind"].values()) == pytest.approx(alone, rel=1e-6)
-    assert total["ns"] == pytest.approx(alone + (total["priced"] - 1) * 619.0, rel=1e-6)
     assert total["busy_ns"] == {str(i): pytest.approx(total["ns"] + 619.0, rel=1e-6) for i in range(8)}
-    assert total["low_ns"] < total["ns"] < total["high_ns"]
+
+
+@pytest.mark.skipif(not HAS_TTNN, reason=REASON)
+@pytest.mark.parametrize(
+    ("options", "grid", "wires", "assumed"),
+    [
+        ({"axis": 0, "links": 2, "ring": True}, [8, 8], (2, 2, True, False), []),
+        ({"axis": 1, "links": (3, 1), "ring": False}, [8, 9], (4, 3, False, True), []),
+        ({"axis": None, "links": None, "ring": False}, [12, 10], (8, 1, False, True), ["1 link"]),
+        ({"axis": 1, "links": 1, "ring": None}, [13, 10], (4, 1, False, False), ["Linear"]),
+    ],
+)
+def test_wires_of_a_collective(options: dict[str, Any], grid: list[int], wires: tuple, assumed: list[str]) -> None:
+    from tt_impl.harness.reports.cost import _wires
+
+    launch: Any = SimpleNamespace(options=options, program=SimpleNamespace(attributes=""))
+    found, said = _wires(launch, {"shape": [2, 4], "grid": grid})
+    assert (found.size, found.links, found.ring, found.galaxy) == wires and said == assumed
+
+
+@pytest.mark.skipif(not HAS_TTNN, reason=REASON)
+@pytest.mark.parametrize(
+    ("op", "causal", "found"),
+    [
+        ("ttnn.transformer.scaled_dot_product_attention", None, True),
+        ("ttnn.transformer.scaled_dot_product_attention", False, False),
+        ("ttnn.transformer.joint_scaled_dot_product_attention", None, False),
+        ("ttnn.transformer.joint_scaled_dot_product_attention", True, True),
+    ],
+)
+def test_attention_is_causal_by_default(op: str, causal: bool | None, found: bool) -> None:
+    from tt_impl.harness.reports.cost import _is_causal
+
+    launch: Any = SimpleNamespace(op=op, options={"causal": causal})
+    assert _is_causal(launch) == found
 
 
 def test_submeshes_run_at_once_unless_the_host_waits_between(measured: dict[str, Any]) -> None:

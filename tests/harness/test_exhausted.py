@@ -10,7 +10,7 @@ import pytest
 from tests.harness import words
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.harness.measured import __name__ as MEASURED
-from tt_impl.harness.reports.exhausted import cheapest, lines, unused
+from tt_impl.harness.reports.exhausted import advice, cheapest, lines, unused
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -90,6 +90,40 @@ def test_what_a_line_no_longer_uses() -> None:
     replaced, idle, current = (Holder(0, 1, "op", "line", event, used) for event, used in ((1, 2), (4, 4), (7, 9)))
     again = Holder(0, 1, "op", "line", 5, 9)
     assert unused([replaced, idle, again, current]) == ([replaced], [idle])
+
+
+@needs_ttnn
+@pytest.mark.parametrize(
+    ("uses", "bank", "size", "said"),
+    [
+        (
+            [0, 10],
+            1000,
+            7,
+            "2 tensors of op at line (0.0 KiB of a core) have not been used by any operation so far; free",
+        ),
+        ([0], 1000, 7, "the largest owner is op at line with 0.0 KiB of a core."),
+        ([0, 10], 11_999, 7, "2 tensors of op"),
+        ([0, 10], 12_000, 7, "the largest owner is"),
+        (
+            [5, 15],
+            1000,
+            7,
+            "free 1 tensor of op at line (0.0 KiB of a core): they were used, but nothing has used them ",
+        ),
+        ([5, 15, 25, 35], 1000, 7, "free 3 tensors of op"),
+        ([5, 15, 25, 35], 1000, 7, "since that line made its next one."),
+        ([5, 15, 25, 35], 1000, 6, "its next one; the oldest 1 would be enough, if they lie side by side."),
+    ],
+)
+def test_what_to_free_first(uses: list[int], bank: int, size: int, said: str) -> None:
+    """Of tensors of 6 bytes, made in events 0, 10, ...; an owner of a thousandth of a bank is not spoken of."""
+    from tt_impl.harness.watch.exhausted import Block, Exhausted, Holder, MemoryState
+
+    blocks = [Block(6, Holder(0, 6, "op", "line", 10 * number, used)) for number, used in enumerate(uses)]
+    state = MemoryState(1, bank, 6 * len(uses), 0, 0, blocks)
+    first, *_ = advice(Exhausted(9, "op", "line", "L1", 0, size, 0, 0, (1, 1), {"L1": state}))
+    assert said in first, first
 
 
 def test_lines_that_pile_up_are_named_in_the_report(measured: dict[str, Any]) -> None:

@@ -121,6 +121,16 @@ def test_trace(measured: dict[str, Any]) -> None:
     assert max(levels) == mesh_peak(measured) and levels != sorted(levels)
 
 
+def test_calls_and_levels_are_where_their_programs_are(measured: dict[str, Any]) -> None:
+    trace = json.loads(path_of(measured, "costs", ".trace.json").read_text(encoding="utf-8"))
+    spans = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    of_device = {e["args"]["call"]: (e["ts"], e["dur"]) for e in spans if e["pid"] == 0}
+    host = {e["args"]["call"]: (e["ts"], e["dur"]) for e in spans if e["pid"] > 8}
+    assert host == of_device and len(host) == 6
+    ends = {round(start + took, 3) for start, took in host.values()}
+    assert {e["ts"] for e in trace["traceEvents"] if e["ph"] == "C"} >= ends
+
+
 def mesh_peak(measured: dict[str, Any]) -> int:
     return report_of(measured, "costs")["memory"]["meshes"][0]["DRAM"]["peak"]["bytes_per_bank"]
 

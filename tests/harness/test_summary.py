@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tt_impl.harness import plugin
 from tt_impl.harness.pytest import verdicts
 from tt_impl.harness.pytest.summary import Summary, lines, read
+from tt_impl.harness.pytest.verdicts import Verdict
 
 WANTED = {
     "passes": ("passed", verdicts.RULES),
@@ -153,6 +154,23 @@ def _raised(error: BaseException, cause: BaseException | None = None) -> BaseExc
 def test_what_is_missing_is_told_from_what_is_wrong(error: BaseException, category: str, words: str) -> None:
     assert verdicts.failed(error)[0] == category
     assert words in verdicts.failed(error)[2]
+
+
+@pytest.mark.parametrize("count", [12, 13])
+def test_no_more_than_a_dozen_of_each_are_shown(count: int) -> None:
+    """The most frequent first; names are cut to a line."""
+    names = [f"ttnn.op{number} {'x' * 200}" for number in range(count)]
+    met = [Verdict("t", "failed", verdicts.RULE, op=name, findings=[name], unreported=name) for name in names]
+    met += [Verdict("t", "passed", verdicts.RULES, emulated={name: 1}) for name in names]
+    text = lines([*met, Verdict("t", "failed", verdicts.RULE, op=names[-1])])
+    shown = [line for line in text if line.startswith("           ")]
+    assert shown[0] == f"{2:12d}  {names[-1][:160]}"
+    assert sum(line.startswith(f"{1:12d}  ttnn.op") for line in shown) == 11 + 12
+    assert ("              and 1 more" in text) == (count == 13)
+    assert ("  and 1 more; --ttnn-mock-json has all of them" in text) == (count == 13)
+    assert sum(line.startswith("    ttnn.op") for line in text) == sum(line == "  t" for line in text) == 12
+    (emulated,) = (line for line in text if line.startswith("emulated, "))
+    assert emulated.count("ttnn.op") == 12
 
 
 def test_tests_of_one_name_are_counted_each() -> None:

@@ -18,10 +18,12 @@ SHAPE = (1 << 20, 1 << 20)
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:
-    first, again, other = (RandomWeights(seed).tensor("a.weight", (8, 4), torch.bfloat16) for seed in (1, 1, 2))
+    first, again, other = (RandomWeights(seed, True).tensor("a.weight", (8, 4), torch.bfloat16) for seed in (1, 1, 2))
     assert torch.equal(first + 0, again + 0) and not torch.equal(first + 0, other + 0)
-    assert torch.equal(first.to(torch.float32) + 0, RandomWeights(1).tensor("a.weight", (8, 4), torch.float32) + 0)
-    assert not torch.equal(first + 0, RandomWeights(1).tensor("b.weight", (8, 4), torch.bfloat16) + 0)
+    assert torch.equal(
+        first.to(torch.float32) + 0, RandomWeights(1, True).tensor("a.weight", (8, 4), torch.float32) + 0
+    )
+    assert not torch.equal(first + 0, RandomWeights(1, True).tensor("b.weight", (8, 4), torch.bfloat16) + 0)
 
 
 @pytest.mark.parametrize("values", [True, False])
@@ -43,14 +45,14 @@ def test_a_file_is_its_header(tmp_path: Path) -> None:
     header["huge"] = {"dtype": "F32", "shape": list(SHAPE), "data_offsets": [64, 2**42]}
     text = json.dumps(header | {"__metadata__": {"format": "pt"}}).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text)
-    tensors = RandomWeights().file(path)
+    tensors = RandomWeights(0, True).file(path)
     assert tensors["huge"].shape == SHAPE
-    assert torch.equal(tensors["a.weight"] + 0, RandomWeights().tensor("a.weight", (8, 4), torch.bfloat16) + 0)
+    assert torch.equal(tensors["a.weight"] + 0, RandomWeights(0, True).tensor("a.weight", (8, 4), torch.bfloat16) + 0)
     path.write_bytes(b"")
     with pytest.raises(UserError, match="has no header of safetensors"):
-        RandomWeights().file(path)
+        RandomWeights(0, True).file(path)
 
 
 def test_a_configuration_that_is_missing() -> None:
     with pytest.raises(UserError, match=r"from_pretrained\('no/such/model/transformer'\) has no config.json here"):
-        RandomWeights().model(nn.Linear, "no/such/model", "transformer")
+        RandomWeights(0, True).model(nn.Linear, "no/such/model", "transformer", torch.float32)

@@ -31,8 +31,8 @@ def test_case(case: Case, ran: Ran) -> None:
 def test_they_are_evidence_of_their_own() -> None:
     from collections import Counter
 
-    assert verdicts.passed(Counter({"ttnn.add": 1, "ttl.kernel": 1}), Counter()) == verdicts.KERNELS
-    assert verdicts.passed(Counter({"ttl.kernel": 1}), Counter({"ttnn.sin": 1})) == verdicts.FALLBACK
+    assert verdicts.passed(Counter({"ttnn.add": 1, "ttl.kernel": 1}), Counter(), True) == verdicts.KERNELS
+    assert verdicts.passed(Counter({"ttl.kernel": 1}), Counter({"ttnn.sin": 1}), True) == verdicts.FALLBACK
 
 
 def test_they_have_no_price() -> None:

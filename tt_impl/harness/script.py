@@ -78,14 +78,14 @@ class Options:
     """
 
     mesh: str
-    fallback: bool = False
-    report: Path | None = None
-    quiet_stdout: bool = False
-    strict: Strict | None = None
-    allowed: tuple[str, ...] = ()
-    numerics: str = "off"
-    values: bool = True
-    weights: str = ""
+    fallback: bool
+    report: Path | None
+    quiet_stdout: bool
+    strict: Strict | None
+    allowed: tuple[str, ...]
+    numerics: str
+    values: bool
+    weights: str
 
 
 def run(program: Program, options: Options) -> Verdict:

@@ -39,7 +39,7 @@ _DTYPES = {
 class RandomWeights:
     """What makes models and tensors; ``values`` says whether their numbers are to be computed."""
 
-    def __init__(self, seed: int = 0, values: bool = True) -> None:
+    def __init__(self, seed: int, values: bool) -> None:
         self.seed = seed
         self.values = values
 
@@ -47,7 +47,7 @@ class RandomWeights:
         """Return a tensor that takes no memory."""
         return Seeded(name, shape, dtype, self.seed) if self.values else constant(0, shape, dtype)
 
-    def model(self, cls: Any, name: str, subfolder: str = "", dtype: torch.dtype | None = None) -> nn.Module:
+    def model(self, cls: Any, name: str, subfolder: str, dtype: torch.dtype) -> nn.Module:
         """Make a model of ``cls`` as ``from_pretrained(name)`` does, from its configuration alone.
 
         Raises:
@@ -65,7 +65,7 @@ class RandomWeights:
         fields = {key: value for key, value in config.items() if key not in ("_class_name", "_diffusers_version")}
         with _without_memory():
             model = cls(known(**fields)) if known is not None else cls.from_config(fields)
-        self.fill(model, dtype or torch.float32)
+        self.fill(model, dtype)
         return model.eval()
 
     def fill(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -225,7 +225,7 @@ def install(weights: RandomWeights) -> None:
 
     def from_pretrained(cls: type, name: Any = "", *args: Any, **options: Any) -> nn.Module:
         dtype = options.get("torch_dtype", options.get("dtype"))
-        kind = dtype if isinstance(dtype, torch.dtype) else None
+        kind = dtype if isinstance(dtype, torch.dtype) else torch.float32
         return weights.model(cls, str(name), options.get("subfolder") or "", kind)
 
     for library, module, name in (

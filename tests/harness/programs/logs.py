@@ -243,6 +243,9 @@ def _memory() -> None:
     row("written before", [empty, write, call("exp", [1], [3])])
     row("allocated again", [empty, write, call("empty", (), [1]), call("exp", [1], [3])], "never-written error 3")
     row("made by another call since", [empty, call("add", [2, 2], [1]), call("exp", [1], [3])])
+    whole = call("exp", [1], [3], passes_nan_on=True)
+    row("written in part", [empty, write, whole], "never-written error 2")
+    row("written in part, then made by another call", [empty, write, call("add", [2, 2], [1]), whole])
     row(
         "a view of what is unwritten",
         [empty, call("reshape", [1], [1]), call("exp", [1], [3])],

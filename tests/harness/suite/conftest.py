@@ -1,4 +1,4 @@
-"""Fixtures, options and markers as suites of TTNN have them; nothing here knows that there is no hardware."""
+"""Options, markers and a fixture as suites of TTNN have them; nothing here knows that there is no hardware."""
 
 from __future__ import annotations
 
@@ -22,11 +22,6 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.fixture
-def device_params(request):
-    return dict(getattr(request, "param", {}))
-
-
-@pytest.fixture
 def device(request, device_params):
     import ttnn
 
@@ -36,26 +31,6 @@ def device(request, device_params):
     yield opened
     ttnn.SetDefaultDevice(before)
     ttnn.close_device(opened)
-
-
-@pytest.fixture
-def mesh_device(request, device_params):
-    import ttnn
-
-    asked = getattr(request, "param", None) or ttnn.get_num_devices()
-    shape = asked if isinstance(asked, tuple) else (1, asked)
-    if shape[0] * shape[1] > ttnn.get_num_devices():
-        pytest.skip(f"{shape} is more than the {ttnn.get_num_devices()} devices of this machine")
-    fabric = device_params.pop("fabric_config", None)
-    if fabric:
-        ttnn.set_fabric_config(fabric)
-    opened = ttnn.open_mesh_device(mesh_shape=ttnn.MeshShape(*shape), **device_params)
-    yield opened
-    for submesh in opened.get_submeshes():
-        ttnn.close_mesh_device(submesh)
-    ttnn.close_mesh_device(opened)
-    if fabric:
-        ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
 
 
 @pytest.fixture(autouse=True)

@@ -39,7 +39,7 @@ class Strict:
         text = config.getoption("ttnn_mock_strict", None) or config.getini("ttnn_mock_strict")
         return cls.of(text) if text else None
 
-    def failing(self, findings: Iterable[Finding], allowed: Iterable[str] = ()) -> list[Finding]:
+    def failing(self, findings: Iterable[Finding], allowed: Iterable[str]) -> list[Finding]:
         """Return the findings that fail the program; ``allowed`` are kinds that do not."""
         allowed = set(allowed)
         return [finding for finding in findings if finding.kind not in allowed and self._counts(finding)]

@@ -184,7 +184,7 @@ def _append_returned(comparison: Comparison, wanted: Tensor, returned: Tensor, l
     comparison.rows.append(row)
 
 
-def fitted(a: Tensor, b: Tensor, how: str = "") -> _Fit:
+def fitted(a: Tensor, b: Tensor, how: str) -> _Fit:
     """Correlation of ``b`` with ``a``, and |a - b| / |a|; elements that are not numbers make it 0."""
     a = a.double()
     b = b.double()

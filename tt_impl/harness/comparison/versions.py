@@ -13,7 +13,7 @@ from refsim.base.errors import UserError
 from tt_impl.harness.reports import index
 
 
-def report_of(path: Path, mesh: str, fallback: bool = False) -> dict[str, Any]:
+def report_of(path: Path, mesh: str, fallback: bool) -> dict[str, Any]:
     """Return the report at ``path`` (``.json``), or that of the script at ``path``, run on a mock mesh.
 
     Raises:

@@ -129,7 +129,7 @@ class Verdict(Document):
         return asdict(self)
 
 
-def passed(ops: Counter[str], fallbacks: Counter[str], values: bool = True) -> str:
+def passed(ops: Counter[str], fallbacks: Counter[str], values: bool) -> str:
     """Category of a test that passed, by the evidence it rests on."""
     if ops and not values:
         return NO_VALUES
@@ -241,7 +241,7 @@ def combined(id: str, phases: list[dict[str, Any]]) -> Verdict:
     return verdict
 
 
-def phase(report: Any, call: Any, session: Any, caught: Sequence[str] = ()) -> dict[str, Any]:
+def phase(report: Any, call: Any, session: Any, caught: Sequence[str]) -> dict[str, Any]:
     """Return what one phase of a test showed, as JSON values: fields of a :class:`Verdict`, and ``when``.
 
     Args:

@@ -37,14 +37,14 @@ def of_session(session: Session) -> dict[str, Any]:
     return as_json(ended, [trace.sentence for trace in living(session.log, ended.event)])
 
 
-def as_json(record: Exhausted, traces: Sequence[str] = (), top: int = TOP) -> dict[str, Any]:
+def as_json(record: Exhausted, traces: Sequence[str]) -> dict[str, Any]:
     """Return everything as JSON values; bytes are those of one bank where a name ends in ``per_bank``.
 
     ``sentence`` says all in one; ``op``, ``where``, ``event``: the call; ``memory``: the kind that was too little;
     ``mesh``: its shape; ``asked_bytes``, ``asked_per_bank``; ``advice``: sentences on what to free; ``traces``: what
     each living one holds, as passed; ``kernel_binaries``: see :func:`kernel_binaries`; ``memories``: by kind
     ``banks``, ``bank_bytes``, ``allocated_per_bank``, ``free_per_bank``, ``largest_free_per_bank`` and ``owners`` by
-    line, the ``top`` largest: ``op``, ``where``, ``count``, ``bytes_per_bank``, ``shapes``, ``dtype``, ``left``
+    line, the :data:`TOP` largest: ``op``, ``where``, ``count``, ``bytes_per_bank``, ``shapes``, ``dtype``, ``left``
     (tensors that were used, but not since the line made its next one) and ``never`` (that nothing has used), each with
     ``count`` and ``bytes_per_bank``.
     """
@@ -60,7 +60,7 @@ def as_json(record: Exhausted, traces: Sequence[str] = (), top: int = TOP) -> di
         "advice": advice(record),
         "traces": list(traces),
         "kernel_binaries": kernel_binaries(record.programs),
-        "memories": {name: _memory(state, top) for name, state in record.states.items()},
+        "memories": {name: _memory(state) for name, state in record.states.items()},
     }
 
 
@@ -69,14 +69,14 @@ def kernel_binaries(programs: int) -> dict[str, Any]:
     return {"programs": programs, "bytes": programs * BINARY_BYTES, "source": BINARY_SOURCE}
 
 
-def _memory(state: MemoryState, top: int) -> dict[str, Any]:
+def _memory(state: MemoryState) -> dict[str, Any]:
     return {
         "banks": state.banks,
         "bank_bytes": state.bank_bytes,
         "allocated_per_bank": state.allocated,
         "free_per_bank": state.free,
         "largest_free_per_bank": state.largest_free,
-        "owners": [_owner(group) for group in by_line(state.holders)[:top]],
+        "owners": [_owner(group) for group in by_line(state.holders)[:TOP]],
     }
 
 

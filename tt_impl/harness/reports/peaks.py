@@ -50,12 +50,12 @@ class Leak:
         )
 
 
-def summary(meter: Meter, top: int = TOP) -> dict[str, Any]:
+def summary(meter: Meter) -> dict[str, Any]:
     """Return everything as JSON values.
 
     ``meshes``: per mesh ``mesh``, ``devices`` (the figures are those of each of them), ``shape``, ``arch`` and by
     kind of memory ``banks``, ``bank_bytes``, ``peak`` (``bytes_per_bank``, ``bytes`` of all banks, ``event``, ``op``,
-    ``where``, ``live``: the ``top`` largest owners), ``end_bytes_per_bank``, ``fragmentation`` (of the call after
+    ``where``, ``live``: the :data:`TOP` largest owners), ``end_bytes_per_bank``, ``fragmentation`` (of the call after
     which the largest free block was the smallest part of what was free). L1 has ``with_programs`` too: the highest
     sum of tensors and circular buffers on the fullest core.
     ``leaks``: see :class:`Leak`; ``growing``: see :func:`growing`.
@@ -63,14 +63,14 @@ def summary(meter: Meter, top: int = TOP) -> dict[str, Any]:
     """
     meter.finish()
     return {
-        "meshes": [_mesh(meter, mesh, about, top) for mesh, about in meter.meshes.items()],
+        "meshes": [_mesh(meter, mesh, about) for mesh, about in meter.meshes.items()],
         "leaks": (leaking := [_as_json(leak) for leak in leaks(meter)]),
         "growing": growing(meter, {(leak["op"], leak["where"]) for leak in leaking}),
         "unknown_layouts": sum(launch.layout is None for launch in meter.launches),
     }
 
 
-def _mesh(meter: Meter, mesh: int, about: dict[str, Any], top: int) -> dict[str, Any]:
+def _mesh(meter: Meter, mesh: int, about: dict[str, Any]) -> dict[str, Any]:
     usage = {name: about[name] for name in ("devices", "shape", "arch")} | {"mesh": mesh}
     for memory in MEMORIES:
         levels = [level for level in meter.levels if (level.mesh, level.memory) == (mesh, memory)]
@@ -80,7 +80,7 @@ def _mesh(meter: Meter, mesh: int, about: dict[str, Any], top: int) -> dict[str,
         usage[memory] = {
             "banks": banks,
             "bank_bytes": levels[-1].allocated + levels[-1].free,
-            "peak": _peak(meter, mesh, memory, banks, top),
+            "peak": _peak(meter, mesh, memory, banks),
             "end_bytes_per_bank": levels[-1].allocated,
             "fragmentation": _fragmentation(levels),
         }
@@ -89,7 +89,7 @@ def _mesh(meter: Meter, mesh: int, about: dict[str, Any], top: int) -> dict[str,
     return usage
 
 
-def _peak(meter: Meter, mesh: int, memory: str, banks: int, top: int) -> dict[str, Any]:
+def _peak(meter: Meter, mesh: int, memory: str, banks: int) -> dict[str, Any]:
     level = 0
     highest = 0
     place = -1
@@ -109,7 +109,7 @@ def _peak(meter: Meter, mesh: int, memory: str, banks: int, top: int) -> dict[st
         "event": event,
         "op": last.op,
         "where": last.where,
-        "live": owners(live)[:top],
+        "live": owners(live)[:TOP],
     }
 
 

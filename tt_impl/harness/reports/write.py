@@ -91,7 +91,7 @@ def _stem(folder: Path, name: str) -> str:
     return stem if same else f"{stem}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def content(session: Session, name: str = "", findings: Sequence[Finding] | None = None) -> dict[str, Any]:
+def content(session: Session, name: str, findings: Sequence[Finding] | None) -> dict[str, Any]:
     """Return everything as JSON values; new fields may come, these stay. Bytes are whole, times ns, both of a device.
 
     * ``schema`` (1), ``name``, ``meshes``: ``mesh`` (id), ``devices``, ``shape``, ``arch``, ``grid`` (columns, rows).
