@@ -166,8 +166,8 @@ def test_no_more_than_a_dozen_of_each_are_shown(count: int) -> None:
     shown = [line for line in text if line.startswith("           ")]
     assert shown[0] == f"{2:12d}  {names[-1][:160]}"
     assert sum(line.startswith(f"{1:12d}  ttnn.op") for line in shown) == 11 + 12
-    assert ("              and 1 more" in text) == (count == 13)
-    assert ("  and 1 more; --ttnn-mock-json has all of them" in text) == (count == 13)
+    more = ["              and 1 more", "  and 1 more; --ttnn-mock-json has all of them"]
+    assert [line for line in text if re.match(" +and ", line)] == more * (count - 12)
     assert sum(line.startswith("    ttnn.op") for line in text) == sum(line == "  t" for line in text) == 12
     (emulated,) = (line for line in text if line.startswith("emulated, "))
     assert emulated.count("ttnn.op") == 12
