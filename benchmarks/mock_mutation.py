@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
+import importlib.util
 import json
 import os
 import selectors
@@ -180,9 +181,11 @@ class MockTests:
 def meshes() -> dict[str, list[tuple[str, str, str]]]:
     """Return the cases by the mesh they run on: kind, module and name."""
     from tests.tt_impl.mock.test_shadow import MESHES
+    from tests.tt_impl.worker import cases_of
 
+    kernels = cases_of("ttlang") if importlib.util.find_spec("ttl") else []
     cases: dict[str, list[tuple[str, str, str]]] = {}
-    for (module, name), mesh in MESHES.items():
+    for (module, name), mesh in (MESHES | dict.fromkeys(kernels, "bh-qb-1x4")).items():
         cases.setdefault(mesh, []).append(("rule", module, name))
     for module in PROGRAMS:
         programs = importlib.import_module(f"tests.harness.programs.{module}")

@@ -23,6 +23,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     assert torch.equal(
         first.to(torch.float32) + 0, RandomWeights(1, True).tensor("a.weight", (8, 4), torch.float32) + 0
     )
+    assert torch.equal(first.sum(dtype=torch.float64), (first + 0).sum(dtype=torch.float64))
     assert not torch.equal(first + 0, RandomWeights(1, True).tensor("b.weight", (8, 4), torch.bfloat16) + 0)
 
 

@@ -138,7 +138,21 @@ def compared() -> dict[str, Any]:
             count += 1
             if not any(same(parameter.default, value) for value in theirs):
                 different.append([name, parameter.name, str(parameter.default), str(theirs)])
+    different += _of_numerics()
     return {"compared": count, "different": different, "unnamed": missing, "misplaced": elsewhere}
+
+
+def _of_numerics() -> list[list[str]]:
+    """Return the defaults of numeric rules that are others than those of the rules."""
+    from tt_impl.mock.numerics.kernel import ROUNDED
+    from tt_impl.mock.rules.registry import RULES
+
+    return [
+        [f"{name} rounded", key, str(ours.default), str(theirs.default)]
+        for name, numeric in ROUNDED.items()
+        for key, ours in inspect.signature(numeric).parameters.items()
+        if (theirs := (parameters_of(RULES[name]) or {}).get(key)) is not None and theirs.default != ours.default
+    ]
 
 
 if __name__ == "__main__":

@@ -64,7 +64,10 @@ def no_mock() -> None:
 
 
 def without_values() -> None:
-    """Calls that end the process on a mock mesh: nobody stands in for them where no values are computed."""
+    """Calls that end the process on a mock mesh: nobody stands in for them without a shadow; and one without values."""
+    import torch
+
+    from tt_impl.mock import ttnn_mock
     from tt_impl.run.mesh import open_mesh
 
     with open_mesh("n150") as mesh:
@@ -79,6 +82,8 @@ def without_values() -> None:
                 action()
             except UserError as error:
                 print(f"refused {error}")
+    with ttnn_mock("n150", values=False) as device:
+        print(tuple(ttnn.from_torch(torch.empty(1024, 1024, device="meta"), device=device).shape))
 
 
 if __name__ == "__main__":

@@ -43,9 +43,8 @@ def _from_torch(shadow: ProgramValues, call: Invocation) -> Any:
 
 
 def _on_host(call: Invocation, device: tuple[None, ...] = ()) -> ttnn.Tensor:
-    """Make the call without a device, with ``device`` in place of one, and without what says where on it."""
-    places = [a for a in call.args if not isinstance(a, ttnn.MemoryConfig)]
-    args = [value for a in places for value in (device if isinstance(a, ttnn.MeshDevice) else (a,))]
+    """Make the call without a device, with ``device`` in place of one."""
+    args = [value for a in call.args for value in (device if isinstance(a, ttnn.MeshDevice) else (a,))]
     return call.original(*args, **{k: v for k, v in call.kwargs.items() if k not in _PLACES})
 
 

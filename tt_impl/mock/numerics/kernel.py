@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from typing import Any
 
 import torch
@@ -115,6 +115,7 @@ def rounded(*names: str) -> Callable:
     """Register a function ``(kernel, *arguments with Shards)`` as numeric rule of operations ``ttnn.<name>``."""
 
     def register(function: Callable) -> Callable:
+        @wraps(function)
         def rule(kernel: Kernel, args: tuple, kwargs: dict[str, Any]) -> list[list[Tensor]]:
             result = function(kernel, *args, **kwargs)
             return list(result) if isinstance(result, tuple) else [result]

@@ -111,7 +111,7 @@ def post_all_gather(
 
 
 @rounded("experimental.dit_layernorm_pre_allgather")
-def dit_pre_all_gather(kernel: Kernel, input_tensor: Shards, recip_tensor: Any = None) -> list[Tensor]:
+def dit_pre_all_gather(kernel: Kernel, input_tensor: Shards, recip_tensor: Any) -> list[Tensor]:
     compute = kernel.compute(DIT)
 
     def stats(x: Tensor) -> Tensor:

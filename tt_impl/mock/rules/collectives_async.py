@@ -36,7 +36,7 @@ def all_reduce_async(call: Call, input_tensor: Shards, *args: Any, total: Total 
     if any(isinstance(a, ttnn.ReduceType) and a != ttnn.ReduceType.Sum for a in (*args, *kwargs.values())):
         raise call.unsupported("a math_op that is no sum")
     axis = kwargs.get("cluster_axis")
-    numbers = [a for a in args if isinstance(a, int) and not isinstance(a, bool)]
+    numbers = [a for a in args if isinstance(a, int)]
     on_axis = "mesh_device" in call.kwargs or any(isinstance(a, ttnn.MeshDevice) for a in call.args)
     if on_axis and axis is None and numbers:
         axis = numbers[0]

@@ -71,15 +71,15 @@ def scaled_dot_product_attention_decode(
 ) -> Tensor:
     """Attend from a query [1, B, H, E] of every user to its cache [B, Hkv, S, E], up to its position; NaN if skipped.
 
-    A shared cache is one of B = 1. ``attn_mask`` is [1, B or 1, H or 1, S], or as many numbers with users in front,
+    ``attn_mask`` is [1, B or 1, H or 1, S], or as many numbers with users in front,
     [B, 1, H or 1, S]; ``attention_sink`` [H, 32] with the values in the first column.
     """
     q = input_tensor_q
     k = input_tensor_k
     v = input_tensor_v
     users = q.shape[1]
-    if not share_cache and k.shape[0] < users:
-        raise TypeError(f"caches of {k.shape[0]} users for {users} without share_cache are not known")
+    if share_cache:
+        raise TypeError("share_cache, whose result is of one user, is not known")
     if not is_causal and sliding_window_size:
         raise TypeError("a sliding window without is_causal is not known")
     last = positions(cur_pos, cur_pos_tensor, users) if is_causal else [k.shape[2] - 1] * users
@@ -90,7 +90,7 @@ def scaled_dot_product_attention_decode(
         if position == SKIPPED:
             continue
         first = max(0, position + 1 - sliding_window_size) if sliding_window_size else 0
-        keys, values = (x[min(user, x.shape[0] - 1)][None, :, first : position + 1] for x in (k, v))
+        keys, values = (x[user][None, :, first : position + 1] for x in (k, v))
         added = None if mask is None else mask[:, min(user, mask.shape[1] - 1)].unsqueeze(2)[..., first : position + 1]
         out = attend(q[:, user].unsqueeze(2), keys, values, scale=scale, mask=added, sink=sink)
         result[:, user] = out.squeeze(2)

@@ -69,10 +69,11 @@ table(
         "to_memory_config": lambda tensor, *_placement: tensor,
         "transpose": lambda input_tensor, dim1, dim2, *_pad_value: input_tensor.transpose(dim1, dim2),
         "unsqueeze": lambda input_tensor, dim: input_tensor.unsqueeze(dim),
-        "unsqueeze_to_4D": lambda input_tensor: input_tensor[(None,) * (4 - input_tensor.dim())],
         "untilize": lambda input_tensor: input_tensor,
         # results share the buffer of the input, whatever the sizes: no rule is asked for values
-        **dict.fromkeys(("view", "experimental.view"), lambda input_tensor, *_sizes, **_named: input_tensor),
+        **dict.fromkeys(
+            ("view", "experimental.view", "unsqueeze_to_4D"), lambda input_tensor, *_sizes, **_named: input_tensor
+        ),
     },
     as_stored=True,
 )

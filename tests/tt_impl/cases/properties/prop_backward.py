@@ -234,6 +234,8 @@ def at_edges(t: Env) -> None:
         (ttnn.rpow_bw(grad, x, 0.0), (0.0,) * 5),
     ):
         t.check(out[0], torch.tensor([wanted]))
+    y = torch.full((1, 5), -6.0, dtype=torch.float64)  # where the slope is a small difference
+    t.check(ttnn.gelu_bw(grad, t.put(y.float()))[0], (2 * (_normal(y) + y * _density(y))).float())
 
 
 def of_shapes(t: Env) -> None:

@@ -199,6 +199,7 @@ def numbers_as_the_tensor_has_them(t: Env) -> None:
     difference = ttnn.subtract(t.put(x), 0.05)
     t.check(difference, torch.zeros(32, 32))
     t.check(ttnn.subtract(t.put(x, dtype="float32"), 0.05), torch.zeros(32, 32))
+    t.check(ttnn.pow(0.05, t.put(torch.full((32, 32), 8.0))), torch.full((32, 32), 0.050048828125**8))
     t.check(ttnn.eq(t.put(x), 0.05), torch.ones(32, 32))
     t.check(ttnn.add(t.put(torch.full((32, 32), 7, dtype=torch.int32), dtype="int32"), 2), torch.full((32, 32), 9))
 

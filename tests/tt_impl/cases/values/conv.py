@@ -97,6 +97,20 @@ def conv3d(t: Env) -> None:
         t.check(out, wanted)
 
 
+def conv3d_without_a_config(t: Env) -> None:
+    """All channels are one block."""
+    ttnn = t.ttnn
+    x, weight, bias = t.rand(1, 64, 4, 6, 7), t.rand(32, 64, 3, 2, 3, scale=0.1), t.rand(32)
+    prepared = ttnn.experimental.prepare_conv3d_weights(
+        weight_tensor=ttnn.from_torch(weight, dtype=ttnn.bfloat16), C_in_block=0, device=t.device
+    )
+    out = ttnn.experimental.conv3d(
+        input_tensor=t.put(_last(x), layout="ROW_MAJOR"), weight_tensor=prepared, bias_tensor=t.put(bias[None]),
+        device=t.device, dtype=ttnn.bfloat16, output_channels=32, kernel_size=(3, 2, 3),
+    )  # fmt: skip
+    t.check(out, _last(F.conv3d(x, weight, bias)))
+
+
 def conv3d_of_sound(t: Env) -> None:
     """One pixel of many frames, with padding, stride and dilation of frames."""
     x, weight, bias = t.rand(1, 64, 40, 1, 1), t.rand(32, 64, 7, 1, 1, scale=0.1), t.rand(32)

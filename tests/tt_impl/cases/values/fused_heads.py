@@ -86,6 +86,37 @@ def matmul_and_reduce_scatter(t: Env) -> None:
     t.check(summed, [sums[rank].chunk(4, 3)[places[rank]] for rank in range(t.n)], ulps=2)
 
 
+def sum_of_one_of_two_products(t: Env) -> None:
+    """With a second weight the first product is summed; ttnn takes such weights from a prefetcher alone."""
+    from tt_impl.mock.rules.fused_heads import llama_rs_matmul
+    from tt_impl.mock.rules.registry import Call
+
+    x, rows = spread(t, 1, 1, 32, 64)
+    one, other = t.rand(1, 1, 64, 256, scale=0.125), t.rand(1, 1, 64, 256, scale=0.125)
+    values, *weights = (t.shadow.store.read(tensor, "") for tensor in (x, t.put(one), t.put(other)))
+    call = Call("ttnn.experimental.llama_rs_matmul", (x,), {}, [x], t.shadow.store)
+    first, second, summed = llama_rs_matmul(call, values, weights[0], None, 3, None, 1, second_weight_tensor=weights[1])
+    products = [part @ one for part in rows]
+    for out, wanted in ((first, products), (second, [part @ other for part in rows])):
+        torch.testing.assert_close(out, wanted)
+    sums = _sums(t, [product.bfloat16().float() for product in products])
+    places = {rank: place for group in t.groups(1) for place, rank in enumerate(group)}
+    torch.testing.assert_close(summed, [sums[rank].chunk(4, 3)[places[rank]] for rank in range(t.n)])
+
+
+def all_reduce_with_a_buffer(t: Env) -> None:
+    """The overload of the asynchronous all-reduce that takes a buffer before the axis."""
+    x, parts = spread(t, 1, 1, USERS, WIDTH)
+    ten = cores(t, 5, 2)
+    out = t.ttnn.experimental.all_reduce_async(
+        sharded(t, x, "WIDTH", cores(t, 5, 4), (32, 64)),
+        sharded(t, t.put(torch.zeros(1, 1, 32, 4 * WIDTH)), "WIDTH", ten, (32, 4 * SIZE)), 1, t.device,
+        t.semaphores(1)[0], memory_config=config(t, "WIDTH", ten, (32, SIZE)), topology=t.linear, num_links=1,
+        subdevice_id=t.ttnn.SubDeviceId(0),
+    )  # fmt: skip
+    t.check(out, _sums(t, parts), ulps=2)
+
+
 def _heads(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x.reshape(1, -1, HEADS + 2, SIZE).split([HEADS, 1, 1], 2)
 

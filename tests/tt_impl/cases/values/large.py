@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from tests.tt_impl.env import Env, collect
 
@@ -57,8 +58,15 @@ def the_memory_of_a_host_tensor(t: Env) -> None:
                 _same(lambda: ttnn.from_torch(values, **kind), t)  # noqa: B023 - called at once
         _same(lambda: ttnn.from_torch(values, device=t.device), t)
         across = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=(None, 0))
+        assert not ttnn.to_torch(ttnn.from_torch(torch.empty(2, 3, device="meta"))).any()
         with pytest.raises(RuntimeError, match="number of chunks 2 to match the mesh dimension size 4"):
             _same(lambda: ttnn.from_torch(values, device=t.device, mesh_mapper=across), t)
+
+
+def a_large_tensor_of_torch(t: Env) -> None:
+    """Where values are computed, it has all of them."""
+    x = t.rand(2, 1024, 512)
+    t.check(t.ttnn.from_torch(x, device=t.device, dtype=t.ttnn.bfloat16, layout=t.ttnn.TILE_LAYOUT), x)
 
 
 def _same(make: Any, t: Env) -> None:

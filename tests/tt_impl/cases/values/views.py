@@ -80,6 +80,11 @@ def logical_and_padded_shape(t: Env) -> None:
         assert t.shadow.store.rows_within(whole) == rows
     t.check(ttnn.reshape(a, (1, 1, 32, 32), (1, 1, 32, 32)), F.pad(x, (0, 0, 0, 2)))
     t.check(a, x)
+    ones = ttnn.ones((1, 1, 30, 32), layout=ttnn.TILE_LAYOUT, device=t.device)
+    for fill in (7.0, 1.0):  # beside the one number that the tensor is
+        ttnn.fill_implicit_tile_padding(ones, fill)
+        whole = ttnn.reshape(ones, (1, 1, 32, 32), (1, 1, 32, 32))
+        t.check(whole, F.pad(torch.ones(1, 1, 30, 32), (0, 0, 0, 2), value=fill))
 
 
 def unknown_padding_is_refused(t: Env) -> None:
