@@ -172,6 +172,8 @@ MODELS: dict[str, RandomModel] = {
     # A smaller positional table than the real 384 and 192, cropped by the same rule.
     "sd35_medium": _MEDIUM.but(max_shard_size="400MB"),
     "sd35_large": _LARGE,
+    # Beside tiny text encoders, in a pipeline.
+    "sd35_medium_width": _MEDIUM.but(joint_attention_dim=64, pooled_projection_dim=40),
     # One block: the first of medium (dual attention) and of large; the second of the tiny one is an ordinary one.
     "sd35_medium_block": _MEDIUM.but(block=0),
     "sd35_large_block": _LARGE.but(block=0),

@@ -56,15 +56,20 @@ def _cogvideox(transformer: str, scheduler: str, max_text: int) -> PipelineSpec:
 
 
 _FLOW = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 5.0}
-PIPELINES = {
-    "sd3_pipeline_tiny": PipelineSpec(
+def _sd3(transformer: str, height: int, width: int) -> PipelineSpec:
+    return PipelineSpec(
         "StableDiffusion3Pipeline",
         {"text_encoder": "clip_l_tiny", "text_encoder_2": "clip_g_tiny", "text_encoder_3": "t5_64_tiny"}
-        | {"vae": "sd35_vae_tiny", "transformer": "sd35_tiny"},
+        | {"vae": "sd35_vae_tiny", "transformer": transformer},
         {"tokenizer": 77, "tokenizer_2": 77, "tokenizer_3": 512},
         ("FlowMatchEulerDiscreteScheduler", {"shift": 3.0}),
-        _request(3, 4.5, height=48, width=64, max_text=24),
-    ),
+        _request(3, 4.5, height=height, width=width, max_text=24),
+    )
+
+
+PIPELINES = {
+    "sd3_pipeline_tiny": _sd3("sd35_tiny", 48, 64),
+    "sd3_pipeline_medium_width": _sd3("sd35_medium_width", 64, 96),
     "wan_pipeline_tiny": PipelineSpec(
         "WanPipeline",
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -37,15 +38,14 @@ class Drift(Document):
     """Latents of a pipeline, step by step.
 
     Attributes:
-        frames: Of the decoded pictures, by numerics.
-        rounded_once: Ops without a numeric rule are rounded once; a pipeline does not count them.
+        rounded_once: Ops without a numeric rule, which are rounded once, and how often in the runs that round.
     """
 
     pipeline: str
     layout: str
     seed: int
     steps: list[Step]
-    rounded_once: str = "attention with a mask, in text encoders; group norms and channel norms, in decoders"
+    rounded_once: dict[str, int]
 
 
 def drift(
@@ -58,7 +58,7 @@ def drift(
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Drift:
-    """Run a tiny pipeline of parity exactly, and once for each of ``numerics``.
+    """Run a pipeline of parity exactly, and once for each of ``numerics``.
 
     Args:
         name: in :data:`parity.cases.pipelines.PIPELINES`.
@@ -77,18 +77,21 @@ def drift(
     if steps is not None:
         request = replace(request, steps=steps)
 
+    rounded_once: Counter[str] = Counter()
+
     def run(dtype: str, spec: str = "") -> Tensor:
         progress(spec or dtype)
         options = RunOptions.of(mesh=mesh, parallel=parallel, dtype=dtype, device_numerics=spec)
         generated = generate_images(folder, request, options=options)
         assert generated is not None
+        rounded_once.update(generated.rounded_once)
         return generated.steps
 
     with CheckpointStore() as store:
         folder = store.folder(name, seed)
         exact = run("fp32")
         others = {spec: run("bf16", "" if spec == BF16 else spec) for spec in numerics}
-    return Drift(name, f"{mesh} {parallel}", seed, by_step(exact, others))
+    return Drift(name, f"{mesh} {parallel}", seed, by_step(exact, others), dict(rounded_once))
 
 
 def by_step(exact: Tensor, others: Mapping[str, Tensor]) -> list[Step]:

@@ -47,11 +47,14 @@ def recommendation(prediction: Prediction) -> str:
     return f"Cheapest within PCC {prediction.pcc:g}: {row.name}, PCC {row.error.pcc:.6f}{took}."
 
 
+def _without_rule(rounded_once: dict[str, int]) -> str:
+    counts = ", ".join(f"{name} ({count})" for name, count in sorted(rounded_once.items()))
+    return f"Rounded once for want of a rule: {counts}." if counts else "Every op has a rule."
+
+
 def text(prediction: Prediction) -> str:
     """Return a prediction as markdown."""
-    counts = ", ".join(f"{name} ({count})" for name, count in sorted(prediction.rounded_once.items()))
-    without = f"Rounded once for want of a rule: {counts}." if counts else "Every op has a rule."
-    notes = [without, *prediction.limits]
+    notes = [_without_rule(prediction.rounded_once), *prediction.limits]
     parts = [
         f"# Rounding of {prediction.model}",
         f"Predicted by `refsim numerics predict` on {prediction.layout}, seed {prediction.seed}; the judge is the same "
@@ -85,7 +88,7 @@ def drift_text(drift: Drift) -> str:
             f"1 - PCC of the latents after each denoising step, from the same loop in fp32; {drift.layout}, "
             f"seed {drift.seed}, random weights. `bf16` is torch's arithmetic on bf16 tensors.",
             as_markdown(cells, ["step", *(f"`{spec}`" for spec in specs)], "r" * (len(specs) + 1)),
-            f"Rounded once, for want of a rule: {drift.rounded_once}.\n",
+            f"{_without_rule(drift.rounded_once)}\n",
         ]
     )
 

@@ -50,6 +50,7 @@ class Ran:
         hazards: uses of device buffers that nothing kept apart.
         transport: what moved tensors between refsim's ranks, ``gloo`` or ``shared``.
         padded: what was padded.
+        rounded_once: with ``device_numerics``, ops without a numeric rule, and how often.
     """
 
     tensors: dict[str, Tensor]
@@ -60,6 +61,7 @@ class Ran:
     bytes_by_collective: dict[str, int] = field(default_factory=dict)
     transport: str | None = None
     padded: list[Padded] = field(default_factory=list)
+    rounded_once: dict[str, int] = field(default_factory=dict)
 
 
 Progress = Callable[[int, int], None]
@@ -80,6 +82,7 @@ class Generated:
         transport: what moved tensors between refsim's ranks; None from another backend.
         padded: what was padded, in all models of the pipeline.
         notes: what else a backend reported.
+        rounded_once: with ``device_numerics``, ops without a numeric rule, and how often.
         check: against another run, None unless asked for.
     """
 
@@ -96,6 +99,7 @@ class Generated:
     decoder_input: Tensor | None = None
     transport: str | None = None
     padded: list[Padded] = field(default_factory=list)
+    rounded_once: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -202,6 +206,7 @@ def run_on_ranks(arguments: dict[str, Any], options: RunOptions, progress: Progr
         bytes_by_collective=result.bytes_by_collective,
         transport=result.transport,
         padded=result.padded,
+        rounded_once=result.rounded_once,
     )
 
 
@@ -294,6 +299,7 @@ def _generated(result: Ran, fps: int) -> Generated:
         decoder_input=result.tensors.get("decoder_input"),
         transport=result.transport,
         padded=result.padded,
+        rounded_once=result.rounded_once,
     )
 
 

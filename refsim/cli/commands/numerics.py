@@ -149,7 +149,7 @@ def ingest(
 
 @numerics.command()
 def drift(
-    pipeline: Annotated[str, typer.Argument(help="A tiny pipeline of parity, such as sd3_pipeline_tiny.")],
+    pipeline: Annotated[str, typer.Argument(help="A pipeline of parity, such as sd3_pipeline_tiny.")],
     mesh: Mesh = "n150",
     parallel: Parallel = "sp1",
     steps: Annotated[int | None, opt.size(help="Denoising steps.", min=1, max=1000)] = None,

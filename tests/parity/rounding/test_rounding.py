@@ -193,9 +193,11 @@ def test_latents_are_compared_step_by_step():
     exact = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
     steps = by_step(exact, {"fast": torch.stack([exact[0], exact[1] + 0.1 * exact[1].flip(0)])})
     assert steps[0].errors["fast"].one_minus_pcc < 1e-12 < steps[1].errors["fast"].one_minus_pcc
-    latents = Drift("made", "n150 sp1", 0, steps)
+    latents = Drift("made", "n150 sp1", 0, steps, {"sdpa": 3})
     assert loads("numerics drift", document(latents))["steps"][1]["step"] == 2
-    assert "| 1 | 0.0e+00 |" in report.drift_text(latents)
+    written = report.drift_text(latents)
+    assert "| 1 | 0.0e+00 |" in written
+    assert "Rounded once for want of a rule: sdpa (3)." in written
     with pytest.raises(UserError, match="choose one of sd3_pipeline_tiny"):
         drift("moon")
 
