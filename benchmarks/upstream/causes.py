@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,22 +31,30 @@ class Cause:
     left_out: str = ""
 
 
-def _read() -> list[tuple[tuple[re.Pattern[str], ...], Cause]]:
-    """Return the patterns of the table, of id, category and message, with the cause that they stand for."""
-    table = []
-    with Path(__file__).with_name("causes.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            patterns = tuple(re.compile(row[name]) for name in ("id", "category", "message"))
-            table.append((patterns, Cause(row["who"], row["words"], row["left_out"])))
-    return table
+def _read(name: str, columns: Sequence[str]) -> list[tuple[tuple[re.Pattern[str], ...], dict[str, str]]]:
+    """Return the rows of a table, each with the patterns in its ``columns``."""
+    with Path(__file__).with_name(name).open(newline="", encoding="utf-8") as file:
+        return [(tuple(re.compile(row[column]) for column in columns), row) for row in csv.DictReader(file)]
 
 
-_TABLE = _read()
+def _first(table: Sequence[tuple[tuple[re.Pattern[str], ...], dict[str, str]]], *texts: str) -> dict[str, str] | None:
+    for patterns, row in table:
+        if all(pattern.search(text) for pattern, text in zip(patterns, texts, strict=True)):
+            return row
+    return None
+
+
+_CAUSES = _read("causes.csv", ("id", "category", "message"))
+_FINDINGS = _read("findings.csv", ("id", "finding"))
 
 
 def cause_of(case: str, category: str, message: str) -> Cause | None:
     """Return the first cause whose patterns fit a failing case, or None."""
-    for patterns, cause in _TABLE:
-        if all(pattern.search(text) for pattern, text in zip(patterns, (case, category, message), strict=True)):
-            return cause
-    return None
+    row = _first(_CAUSES, case, category, message)
+    return Cause(row["who"], row["words"], row["left_out"]) if row else None
+
+
+def why_right(case: str, finding: str) -> str:
+    """Return in which way a passing case makes the mistake that a finding names; empty if nobody has looked at it."""
+    row = _first(_FINDINGS, case, finding)
+    return row["words"] if row else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from benchmarks.upstream import attention, memory
 from benchmarks.upstream.bugs import BUGS
+from benchmarks.upstream.causes import why_right
 from benchmarks.upstream.seed import read as read_bugs
 from benchmarks.upstream.table import (
     COUNTED,
@@ -54,8 +56,8 @@ BEFORE = {"tt-dit": [WEIGHTS, ""], "numerics": [ROUNDED, ""]}
 def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
     """Read the runs below ``out`` and write the two files.
 
-    A suite that has no run there stays as the files have it, with the commit that ran it, if they are of the same tree,
-    ttnn and seed; one of which they have nothing is said not to have run.
+    A suite that has no run there stays as the files have it, with the commit that ran it, if they are of the same tree
+    and ttnn; one of which they have nothing is said not to have run.
 
     Args:
         facts: ``commit`` of the tree, version of ``ttnn``, ``seed`` of the samples, ``refsim``'s version and commit.
@@ -67,12 +69,14 @@ def write(out: Path, reports: Path, facts: dict[str, str]) -> None:
     page = reports / "upstream.md"
     numbers = reports / "upstream.json"
     former_numbers = json.loads(numbers.read_text(encoding="utf-8")) if page.exists() and numbers.exists() else {}
-    if any(former_numbers.get(name) != facts[name] for name in ("commit", "ttnn", "seed")):
+    if any(former_numbers.get(name) != facts[name] for name in ("commit", "ttnn")):
         former_numbers = {}
     former = page.read_text(encoding="utf-8") if former_numbers else ""
     page.write_text("\n".join(_page(runs, bugs, lines, facts, former)) + "\n", encoding="utf-8")
-    suites = former_numbers.get("suites", {}) | {name: _data(run) for name, run in runs.items()}
-    data = {**facts, "suites": suites, "bugs": _caught(bugs) if bugs else former_numbers.get("bugs", _caught([]))}
+    seed = {"seed": facts["seed"]}
+    suites = former_numbers.get("suites", {}) | {name: _data(run) | seed for name, run in runs.items()}
+    everywhere = {name: fact for name, fact in facts.items() if name not in seed}
+    data = {**everywhere, "suites": suites, "bugs": _caught(bugs) if bugs else former_numbers.get("bugs", _caught([]))}
     data |= {name: rows or former_numbers.get(name, []) for name, rows in lines.items()}
     data["not_run"] = [name for name in SUITES if name not in suites]
     data["not_run"] += [] if data["bugs"]["seeded"] else ["bugs"]
@@ -91,15 +95,15 @@ def _page(
     lines = [
         "# Upstream's own tests on the mock",
         "",
-        f"Unmodified tests of tt-metal at {facts['commit']} on ttnn {facts['ttnn']} from the wheel, seed "
-        f"`{facts['seed']}`, with no hardware (`python -m benchmarks.upstream`); last written by "
-        f"{facts['refsim']} on {facts['machine']}; every part says what ran it. Percentages are of the cases counted; "
-        "what leaves the count is listed with its reason.",
+        f"Unmodified tests of tt-metal at {facts['commit']} on ttnn {facts['ttnn']} from the wheel, with no hardware "
+        f"(`python -m benchmarks.upstream`); last written by {facts['refsim']} on {facts['machine']}; every part says "
+        "what ran it, and the seed that drew its cases. Percentages are of the cases counted; what leaves the count is "
+        "listed with its reason.",
     ]
     for name, title in SUITES.items():
         lines += ["", f"## {title}", ""]
         if name in runs:
-            lines += [*BEFORE.get(name, []), _by(runs[name].by), "", *_suite(runs[name])]
+            lines += [*BEFORE.get(name, []), _by(runs[name].by, facts["seed"]), "", *_suite(runs[name])]
         else:
             lines += [_former(former, title) or _not_run(name)]
     for name, title, rows, section in (
@@ -125,9 +129,9 @@ def _not_run(step: str) -> str:
     return f"**Not run:** there is no run of `python -m benchmarks.upstream {step}`."
 
 
-def _by(versions: set[str]) -> str:
-    """Return what ran a suite, which may be older than what counts it."""
-    return f"Run by {', '.join(sorted(versions))}."
+def _by(versions: set[str], seed: str = "") -> str:
+    """Return what ran a suite, which may be older than what counts it, and the seed of its draw."""
+    return f"Run by {', '.join(sorted(versions))}{f', seed `{seed}`' if seed else ''}."
 
 
 def _suite(run: Run) -> list[str]:
@@ -148,6 +152,8 @@ def _suite(run: Run) -> list[str]:
         "of these tests take their expectation from the same function.",
         "",
         *_failures(run.cases),
+        "",
+        *_findings(run.cases),
         "",
         *_left_out(run),
     ]
@@ -199,6 +205,24 @@ def _failures(cases: Sequence[Case]) -> list[str]:
     ]
     title = f"Failing cases ({len(failed)}, of which {unexplained} unexplained):"
     return [title, "", as_markdown(rows, ("cases", "whose", "cause", "message", "one of them"))]
+
+
+def _findings(cases: Sequence[Case]) -> list[str]:
+    """Return what the checks found in cases that pass: each is a mistake of the test's, or a false alarm."""
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        for finding in case.findings if case.kind in (RULES, FALLBACK, NO_DEVICE) else ():
+            if severe := re.search(r": error: ([\w-]+): ", finding):
+                groups.setdefault((severe[1], why_right(case.id, finding)), []).append(case)
+    if not groups:
+        return ["No finding in a case that passes."]
+    unexplained = sum(len(group) for (_, words), group in groups.items() if not words)
+    rows = [
+        (len(group), len({case.id for case in group}), f"`{kind}`", words or "unexplained", f"`{_name(group[0].id)}`")
+        for (kind, words), group in sorted(groups.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    ]
+    title = f"Findings in cases that pass ({sum(map(len, groups.values()))}, of which {unexplained} unexplained):"
+    return [title, "", as_markdown(rows, ("findings", "cases", "kind", "what the test does", "one of them"))]
 
 
 def _left_out(run: Run) -> list[str]:

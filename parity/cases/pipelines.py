@@ -56,6 +56,8 @@ def _cogvideox(transformer: str, scheduler: str, max_text: int) -> PipelineSpec:
 
 
 _FLOW = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 5.0}
+
+
 def _sd3(transformer: str, height: int, width: int) -> PipelineSpec:
     return PipelineSpec(
         "StableDiffusion3Pipeline",

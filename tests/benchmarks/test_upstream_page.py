@@ -131,10 +131,26 @@ def test_what_has_not_run_is_said(tmp_path):
     text = (tmp_path / "upstream.md").read_text()
     assert "whose tests are not in the tables: unit-ccl (exit status 4).\n" in text
     assert "**Not run yet**, and not in the tables: unit-later." in text
-    assert text.count("**Not run:**") == 5 and f"\nRun by {FACTS['refsim']}.\n" in text
+    assert text.count("**Not run:**") == 5 and f"\nRun by {FACTS['refsim']}, seed `0`.\n" in text
     data = json.loads((tmp_path / "upstream.json").read_text())
     assert data["not_run"] == ["tt-dit", "numerics", "bugs", "attention", "memory"]
     assert (data["suites"]["unit"]["silent"], data["suites"]["unit"]["missing"]) == ({"unit-ccl": 4}, ["unit-later"])
+
+
+def test_findings_in_passing_cases_are_explained_or_told(tmp_path):
+    freed = f"{jobs.UNIT}/base_functionality/test_print_tensor.py::test_print[deallocate=True-a]"
+    found = "a.py:1: error: freed: ttnn.Tensor.__repr__ uses argument 0."
+    lines = [
+        LINE | {"id": freed, "findings": [found, "a.py:2: note: unread: x."]},
+        LINE | {"findings": [found]},
+        LINE | {"id": LINE["id"] + "b", "outcome": "failed", "category": "assertion", "findings": [found]},
+    ]
+    (tmp_path / "job.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = "\n".join(page._findings(table.read(tmp_path).cases))
+    assert "Findings in cases that pass (2, of which 1 unexplained):" in text
+    assert "| 1 | 1 | `freed` | prints a tensor that it has freed |" in text
+    assert "| 1 | 1 | `freed` | unexplained |" in text
+    assert page._findings([]) == ["No finding in a case that passes."]
 
 
 def test_a_bug_counts_only_where_the_test_passes_without_it():
@@ -198,8 +214,8 @@ def test_the_report_counts_and_explains(tmp_path):
     assert "1 cases started" in kept and "2 cases started" not in kept  # run again
     (tmp_path / "out" / "unit").rename(tmp_path / "out" / "tt-dit")
     page.write(tmp_path / "out", tmp_path / "other", FACTS)
-    page.write(tmp_path / "none", tmp_path / "other", FACTS | {"seed": "1"})
-    assert (tmp_path / "other" / "upstream.md").read_text().count("**Not run:**") == 6  # another seed's
+    page.write(tmp_path / "none", tmp_path / "other", FACTS | {"commit": "beef"})
+    assert (tmp_path / "other" / "upstream.md").read_text().count("**Not run:**") == 6  # another tree's
     assert (
         kept.count("1 of 2 caught") == kept.count("| 940 | 6.0 |") == 1
         and data["bugs"]["caught"] == 1

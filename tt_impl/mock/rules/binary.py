@@ -212,7 +212,7 @@ def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, *, value: Number 
     if not input_a.is_floating_point():  # a factor in float32 would lose digits of large integers
         if not float(value).is_integer():
             raise TypeError(f"value={value} beside integers is not known")
-        value = int(value)
+        value = int(torch.tensor(value)) if isinstance(value, float) else value  # the binding takes a float32
     return input_a + value * input_b * input_c
 
 
@@ -232,9 +232,20 @@ table(
         "mac": _multiplied_and_added,
         "snake_beta": lambda input_tensor, alpha, beta: input_tensor + torch.sin(alpha * input_tensor).square() / beta,
         "subalpha": lambda input_tensor_a, input_tensor_b, alpha: addalpha(input_tensor_a, input_tensor_b, -alpha),
-        "where": lambda predicate, true_value, false_value: torch.where(predicate != 0, true_value, false_value),
     }
 )
+
+
+@across("where")
+def where(call: Call, predicate: Shards, true_value: Operand, false_value: Operand) -> list[Tensor]:
+    """Choose; a number that is NaN is packed as infinity where the result is bfloat16."""
+
+    def one(chosen: Tensor, *values: Any) -> Tensor:
+        if call.outputs[0].dtype == ttnn.bfloat16:
+            values = tuple(math.inf if isinstance(value, float) and math.isnan(value) else value for value in values)
+        return torch.where(chosen != 0, *values)
+
+    return call.each(one, predicate, true_value, false_value)
 
 
 @per_device("situ_glu")

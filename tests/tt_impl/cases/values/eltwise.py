@@ -116,6 +116,11 @@ def ternary(t: Env) -> None:
     ttnn, a, b, c = t.ttnn, *(t.rand(1, 1, 32, 64) for _ in range(3))
     t.check(ttnn.addcmul(t.put(a), t.put(b), t.put(c), value=0.5), a + 0.5 * b * c)
     t.check(ttnn.where(ttnn.gt(t.put(a), 0.0), t.put(b), t.put(c)), torch.where(a > 0, b, c))
+    nan = float("nan")
+    for dtype, made in (("bfloat16", torch.inf), ("float32", nan)):
+        where = ttnn.where(t.put((a > 0).float(), dtype=dtype), 2.0, nan)
+        assert t.shadow.values(where)[0].equal(torch.where(a > 0, 2.0, made)) or made != torch.inf
+        assert bool((t.shadow.values(where)[0].isnan() == ((a <= 0) & (made != torch.inf))).all())
     t.check(ttnn.clamp(t.put(a), min=-1, max=1), a.clamp(-1, 1))
 
 

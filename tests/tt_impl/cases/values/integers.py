@@ -118,6 +118,7 @@ def factors_beside_integers(t: Env) -> None:
     zero, x = _put(t, "int32", 1, 0), _put(t, "int32", *large)
     assert _first(t, ttnn.addcmul(zero, x, x), 2) == [4097**2 + 1, 46339**2]
     assert _first(t, ttnn.addcmul(zero, x, zero, value=-2), 2) == [1 - 2 * 4097, 0]
+    assert _first(t, ttnn.addcmul(zero, zero, zero, value=float(2**24 + 1)), 1) == [2**24 + 1]  # a float32
     raises(RefusedOption, lambda: ttnn.addcmul(zero, x, x, value=0.5), "ttnn.addcmul", "value=0.5")
     raises(RefusedOption, lambda: ttnn.addalpha(x, x, 2.0), "ttnn.addalpha", "integers")
     raises(RefusedOption, lambda: ttnn.subalpha(x, x, 2.0), "ttnn.subalpha", "integers")
