@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -235,6 +236,23 @@ def test_how_values_were_rounded() -> None:
         "numerics fast: 6 operations rounded as the kernels do, 2 of 3 kinds rounded once: ttnn.add, ttnn.sum"
     )
     assert rounding.sentence([fast | {"once": {}}]).endswith("0 of 2 kinds rounded once")
+
+
+@needs_ttnn
+@pytest.mark.parametrize("how", ["script", "module", "stdin"])
+def test_what_lies_beside_a_program_comes_first(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tt_impl.harness.script import Program
+
+    code = "import sys; print(__name__, sys.argv[1:], sys.path[0])"
+    (tmp_path / "told_once.py").write_text(code, encoding="utf-8")
+    for name, value in (("path", ["elsewhere", *sys.path]), ("argv", []), ("modules", {**sys.modules})):
+        monkeypatch.setattr(sys, name, value)
+    monkeypatch.chdir(tmp_path)
+    name = {"script": str(tmp_path / "told_once.py"), "module": "told_once", "stdin": "-"}[how]
+    Program(name, ("a", "b"), how == "module", code if how == "stdin" else None).execute()
+    assert capsys.readouterr().out == f"__main__ ['a', 'b'] {tmp_path}\n"
 
 
 @needs_ttnn

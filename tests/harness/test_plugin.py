@@ -135,8 +135,10 @@ def test_subtests_and_files_that_are_skipped(tmp_path: Path) -> None:
 
 
 def test_what_was_not_run_is_told(tmp_path: Path) -> None:
-    ran = run_suite(tmp_path, "--ttnn-mock=n150", "-x", "-k", "TestParts or right", files=("test_parts.py",))
-    assert by_function(ran) == {"test_parts": "assertion", "test_right": "not-run"}
+    """And what was set up for all tests of a file is put away, though its last one has not run."""
+    ran = run_suite(tmp_path, "--ttnn-mock=n150", "-x", "-k", "no_such", files=("test_values.py",))
+    assert by_function(ran) == {"test_no_such_operation": "version", "test_no_such_file": "not-run"}
+    assert (tmp_path / "suite" / "put_away").exists()
     assert ran.code == 1 and re.search(r"^ +1  not run: the run ended before$", ran.out, re.MULTILINE)
 
 

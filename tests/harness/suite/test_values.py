@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import ttnn
+
+
+@pytest.fixture(scope="module", autouse=True)
+def of_the_module():
+    yield
+    Path("put_away").touch()
 
 
 def on(device, value, **more):

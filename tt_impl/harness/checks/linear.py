@@ -26,7 +26,8 @@ _PRODUCT: Terms = ((0, 1), (2,))
 _TERMS: dict[str, Terms] = {
     **dict.fromkeys("add addalpha rsub subalpha subtract bcast".split(), _SUM),
     **dict.fromkeys("div divide div_no_nan".split(), ((0,),)),
-    **dict.fromkeys("linear mac matmul multiply sparse_matmul".split(), _PRODUCT),
+    **dict.fromkeys("linear mac matmul multiply".split(), _PRODUCT),
+    "sparse_matmul": ((0, 1),),
     **dict.fromkeys("experimental.minimal_matmul experimental.minimal_matmul_split".split(), _PRODUCT),
     **dict.fromkeys("experimental.attn_matmul experimental.group_attn_matmul".split(), _PRODUCT),
     **dict.fromkeys("addcmul addmm".split(), ((0,), (1, 2))),
@@ -38,9 +39,9 @@ _TERMS: dict[str, Terms] = {
 """Sums of products, by operands; the third of a product is its bias."""
 _PLACES = {
     **dict.fromkeys("a input input_a input_tensor input_tensor_a matmul_input_tensor predicate".split(), 0),
-    **dict.fromkeys("b input_b input_tensor_b mat1_tensor other tensor1 value_true weight".split(), 1),
+    **dict.fromkeys("b input_b input_tensor_b mat1_tensor other tensor1 true_value weight".split(), 1),
     **dict.fromkeys("matmul_weight_tensor weight_tensor".split(), 1),
-    **dict.fromkeys("bias bias_tensor c input_c input_tensor_c mat2_tensor tensor2 value_false".split(), 2),
+    **dict.fromkeys("bias bias_tensor c input_c input_tensor_c mat2_tensor tensor2 false_value".split(), 2),
     "addcmul_input_tensor1": 3,
     "addcmul_input_tensor2": 4,
 }
@@ -92,7 +93,11 @@ def effect(event: Event, parts: Sequence[TensorUse], wholes: Sequence[TensorUse]
 def operands(event: Event) -> Mapping[int, TensorUse]:
     """Return the tensors that an operation takes values of, by their place among its operands."""
     uses = [use for use in event.inputs if not is_output(use)]
-    return {_place(use.argument, i): use for i, use in enumerate(uses)}
+    places: dict[int, TensorUse] = {}
+    for i, use in enumerate(uses):
+        place = _place(use.argument, i)
+        places[i if place in places else place] = use  # the weight of lerp is its third operand
+    return places
 
 
 def _place(argument: str, otherwise: int) -> int:
