@@ -40,7 +40,7 @@ RULES = "tt_impl/mock/rules"
 """Whose lines are counted that a case executes which compares values or findings."""
 PROGRAMS = "mistakes padding replays cached variants".split()
 TESTS = ["tests/harness", "tests/tt_impl"]
-BY_CASES = ("mock/test_shadow.py", "mock/test_upstream_shapes.py", "test_lines.py", "mock/test_speed.py")
+BY_CASES = ("mock/test_shadow.py", "mock/test_upstream_shapes.py", "test_lines.py")
 """Files of tests that are left out: their cases run as such, or they measure."""
 BESIDE = ("tests", "benchmarks", "docs", "examples", "pyproject.toml", "constraints.txt", "README.md", "noxfile.py")
 """What tests read besides the packages."""
