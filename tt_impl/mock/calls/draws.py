@@ -16,7 +16,7 @@ import ttnn
 from tt_impl.mock.calls.sampling import manual_seed, sampling
 from tt_impl.mock.storage.dtypes import RANGES, typecast
 from tt_impl.mock.storage.values import ProgramValues, mesh_shape_of, ranks_of
-from tt_impl.trace.intercept import Invocation, on_device
+from tt_impl.trace.intercept import Invocation
 
 Draw = Callable[[ProgramValues, Invocation], Any]
 
@@ -59,8 +59,6 @@ def _distinct(tensor: ttnn.Tensor) -> list[int]:
 
 def _randn(shadow: ProgramValues, call: Invocation) -> Any:
     result = call.proceed()
-    if not on_device(result):
-        return result
     drawn = torch.randn(tuple(result.shape), generator=_generator(shadow, call, call.kwargs.get("seed")))
     return shadow.emulate(result, [drawn] * len(ranks_of(result)), call.name)
 

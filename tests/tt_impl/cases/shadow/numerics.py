@@ -232,12 +232,15 @@ def heads_of_a_distributed_norm(t: Env) -> None:
         own, whole, transformation_mat=swap, rope_cos=t.put(cos), rope_sin=t.put(sin), **how
     )
     affine = (weight[0, :128], None)
-    args = {"kind": "rms", "compute": WIDE, "out_dtype": "float32"}
-    normed = norms.from_statistics(x[..., :128], torch.cat(parts, -1), 512, affine, **args)
+    args = {"kind": "rms", "compute": WIDE}
+    sums = torch.cat(parts, -1)
+    normed = norms.from_statistics(x[..., :128], sums, 512, affine, out_dtype="float32", **args)
     turned = elementwise.rotary(
         normed.unflatten(-1, (2, 64))[0].transpose(1, 2), cos, sin, dtype="float32", compute=BINARY
     )
     _same(t, out, WIDE.store(turned, "bfloat16"))
+    out = ttnn.experimental.wan_fused_rmsnorm_post_allgather(own, whole, epsilon=1e-5)  # of one head, and not turned
+    _same(t, out, norms.from_statistics(x[..., :128], sums, 512, (None, None), out_dtype="bfloat16", **args))
     assert t.shadow.numerics.once == {}
 
 

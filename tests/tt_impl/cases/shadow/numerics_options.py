@@ -137,9 +137,11 @@ def products_of_batches(t: Env) -> None:
         alone = replace(BINARY, approximate=name == "gelu_approx")
         out = ttnn.linear(t.put(a[0, 0]), t.put(one[0, 0]), activation=name)
         _same(t, out, elementwise.activation(function, whole, compute=alone))
-    out = ttnn.linear(t.put(a[0, 0]), t.put(one[0, 0]), activation="gelu", core_grid=ttnn.CoreGrid(y=1, x=1))
+    out = ttnn.linear(t.put(a[0, 0]), t.put(one[0, 0]), activation="silu", core_grid=ttnn.CoreGrid(y=1, x=1))
     configured = linear.default_compute("bfloat16", "bfloat16", "bfloat16", program_config=True)
-    _same(t, out, linear.linear(a[0, 0], one[0, 0], compute=configured, k_block=64, activation="gelu"))
+    _same(t, out, linear.linear(a[0, 0], one[0, 0], compute=configured, k_block=64, activation="silu"))
+    out = ttnn.linear(t.put(a[0, 0]), t.put(one[0, 0]), activation="relu", core_grid=ttnn.CoreGrid(y=1, x=1))
+    _same(t, out, linear.linear(a[0, 0], one[0, 0], compute=configured, k_block=64).relu())
     _alone(t)
 
 

@@ -135,12 +135,16 @@ def _attended(q: Tensor, kv: Tensor, seen: list[int], width: int) -> Tensor:
 def attention_to_a_latent(t: Env) -> None:
     """Over the four devices of a row: a whole prompt, and a chunk behind 96 tokens that lie in a cache."""
     rows, heads, width = 64, 2, 64
-    for before in (None, 96):
-        entries, size = (1, rows) if before is None else (2, ROWS)
+    for before, entries in ((None, 1), (96, 2), (96, 4)):
+        size = rows if before is None else ROWS
         q, queries = spread(t, 1, heads, rows, 128)
         kv, keys = spread(t, entries, 1, size, 128)
         end = 4 * rows - 40 if before is None else before + 4 * rows - 32
-        how = {} if before is None else dict(kv_cache_batch_idx=1, kv_actual_isl=before)
+        how: dict[str, Any] = {} if before is None else dict(kv_cache_batch_idx=1, kv_actual_isl=before)
+        if entries == 4:  # the second layer of the second user instead
+            how = dict(
+                slot_id=_number(t, 1), kv_cache_num_layers=2, kv_cache_layer_idx=1, kv_actual_isl_tensor=_number(t, 96)
+            )
         buffer = t.put(torch.zeros(1, 1, 4 * size, 128))
         out, _ = t.ttnn.transformer.ring_mla(
             q, kv, persistent_output_buffer_kv=buffer, head_dim_v=width, logical_n=end, scale=0.1, dim=2,

@@ -32,7 +32,19 @@ def constructor(t: Env) -> None:
     t.check(host.to(tiles).to(t.device), x)
     padded = ttnn.Tensor(x[:30], ttnn.bfloat16, t.device, tiles, pad_value=7.0)
     assert _with_padding(t, padded).equal(F.pad(x[:30], (0, 0, 0, 2), value=7.0))
-    t.check(ttnn.Tensor(ttnn.Tensor(x, ttnn.bfloat16, t.device, tiles)), x)
+    again = ttnn.Tensor(ttnn.Tensor(x, ttnn.bfloat16, t.device, tiles))
+    t.check(again, x)
+    t.check(ttnn.to_device(again, t.device), x)
+
+
+def random_weights(t: Env) -> None:
+    """What takes no memory is drawn on its way to the devices, also as a parameter."""
+    from tt_impl.mock.storage.seeded import Seeded
+
+    weight = Seeded("a.weight", (64, 32), torch.bfloat16, 3)
+    for tensor in (weight, torch.nn.Parameter(weight)):
+        t.check(t.put(tensor), weight.real().float(), ulps=0)
+    t.check(t.put(Seeded("table", (64, 32), torch.int32, 3), dtype="int32"), torch.zeros(64, 32))
 
 
 def layouts(t: Env) -> None:

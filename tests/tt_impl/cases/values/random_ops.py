@@ -29,6 +29,8 @@ def ranges(t: Env) -> None:
         value = t.shadow.values(ttnn.rand(SHAPE, t.device, dtype=dtype, low=-2.0, high=3.0, seed=1))[0]
         assert -2.0 <= value.min() and value.max() < 3.0
         assert abs(value.mean() - 0.5) < 0.1 and abs(value.var() - 25 / 12) < 0.2
+    whole = ttnn.rand(SHAPE, t.device, dtype=ttnn.uint32, low=3, high=7, seed=1)
+    assert t.shadow.values(whole)[0].unique().tolist() == [3, 4, 5, 6]
     normal = t.shadow.values(ttnn.randn(SHAPE, t.device, seed=1))[0]
     assert abs(normal.mean()) < 0.05 and abs(normal.std() - 1) < 0.05
     target = t.put(torch.zeros(SHAPE))
