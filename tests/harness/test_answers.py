@@ -259,7 +259,7 @@ def test_what_lies_beside_a_program_comes_first(
 def test_programs_run_when_the_host_has_sent_them() -> None:
     """Two meshes of two devices; the host waits where it reads, and for all where it synchronises."""
     from refsim.timing.cost.fitted import get_params
-    from tests.harness.programs.logs import call, use
+    from tests.harness.programs.events import call, use
     from tt_impl.harness.reports.schedule import schedule
 
     gap = get_params("wormhole_b0").gap_ns

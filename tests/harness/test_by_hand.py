@@ -14,7 +14,7 @@ import torch
 
 pytest.importorskip("ttnn")
 
-from tests.harness.programs.logs import call, made
+from tests.harness.programs.events import call, made
 from tt_impl.harness.reports import peaks, visualizer
 from tt_impl.harness.watch.exhausted import _owners, asked_for
 from tt_impl.harness.watch.meter import BEFORE, UNSEEN, Allocation, Level, Meter

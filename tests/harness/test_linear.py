@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("ttnn")
 
-from tests.harness.programs.logs import call, use
+from tests.harness.programs.events import call, use
 from tt_impl.harness.checks.linear import _TERMS, Effect, effect, operands
 
 FORMULAS: dict[str, Callable[..., float]] = {
