@@ -114,6 +114,11 @@ def plain(t: Env) -> None:
     t.check(out, t.shards(sdpa(q, k, v, mask), (None, 1)))
 
 
+def queries_of_no_row(t: Env) -> None:
+    q, k = t.put(torch.zeros(1, 2, 0, 64)), t.put(t.rand(1, 2, 32, 64))
+    t.check(t.ttnn.transformer.scaled_dot_product_attention(q, k, k, is_causal=False), torch.zeros(1, 2, 0, 64))
+
+
 def shared_heads_and_cross(t: Env) -> None:
     q, k, v = t.rand(1, 8, 64, 64), t.rand(1, 2, 128, 64), t.rand(1, 2, 128, 64)
     attend = t.ttnn.transformer.scaled_dot_product_attention

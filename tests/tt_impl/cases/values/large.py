@@ -52,15 +52,16 @@ def the_memory_of_a_host_tensor(t: Env) -> None:
     values = t.rand(2, 3, 64, 128)
     with intercepted(constructors.Constructors(of_host=True), nearest=True):
         for dims in ((None, None), (2, None), (0, -1), (3, 2), (None, -2)):
-            for how in ({"dtype": ttnn.bfloat16}, {"dtype": ttnn.bfloat8_b, "memory_config": ttnn.L1_MEMORY_CONFIG}):
+            in_l1 = {"dtype": ttnn.bfloat8_b, "memory_config": ttnn.L1_MEMORY_CONFIG}
+            for how in ({"dtype": ttnn.bfloat16}, in_l1, {"dtype": ttnn.float32, "tile": ttnn.Tile((16, 32))}):
                 cut = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=dims)
                 kind = {"device": t.device, "layout": ttnn.TILE_LAYOUT, "mesh_mapper": cut} | how
-                _same(lambda: ttnn.from_torch(values, **kind), t)  # noqa: B023 - called at once
-        _same(lambda: ttnn.from_torch(values, device=t.device), t)
+                _same(lambda: ttnn.from_torch(values, **kind), t, t.n**4)  # noqa: B023 - called at once
+        _same(lambda: ttnn.from_torch(values, device=t.device), t, t.n**4)
         across = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=(None, 0))
         assert not ttnn.to_torch(ttnn.from_torch(torch.empty(2, 3, device="meta"))).any()
         with pytest.raises(RuntimeError, match="number of chunks 2 to match the mesh dimension size 4"):
-            _same(lambda: ttnn.from_torch(values, device=t.device, mesh_mapper=across), t)
+            _same(lambda: ttnn.from_torch(values, device=t.device, mesh_mapper=across), t, t.n**4)
 
 
 def a_large_tensor_of_torch(t: Env) -> None:
@@ -69,13 +70,13 @@ def a_large_tensor_of_torch(t: Env) -> None:
     t.check(t.ttnn.from_torch(x, device=t.device, dtype=t.ttnn.bfloat16, layout=t.ttnn.TILE_LAYOUT), x)
 
 
-def _same(make: Any, t: Env) -> None:
+def _same(make: Any, t: Env, large: int = 1) -> None:
     from tt_impl.mock.calls import constructors
 
     threshold = constructors.LARGE
     described = []
     try:
-        for constructors.LARGE in (threshold, 1):
+        for constructors.LARGE in (threshold, large):
             tensor = make()
             place = tensor.buffer_address(), str(tensor.memory_config()), str(tensor.tensor_topology())
             described.append((tensor.spec, place, [v.flatten().tolist() for v in t.shadow.values(tensor)]))
