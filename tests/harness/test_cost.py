@@ -71,12 +71,13 @@ def test_totals(measured: dict[str, Any]) -> None:
         ({"axis": 1, "links": (3, 1), "ring": False}, [8, 9], (4, 3, False, True), []),
         ({"axis": None, "links": None, "ring": False}, [12, 10], (8, 1, False, True), ["1 link"]),
         ({"axis": 1, "links": 1, "ring": None}, [13, 10], (4, 1, False, False), ["Linear"]),
+        ({"axis": 1, "links": 1, "ring": None, "is": "Topology::Ring"}, [8, 8], (4, 1, True, False), ["Ring"]),
     ],
 )
 def test_wires_of_a_collective(options: dict[str, Any], grid: list[int], wires: tuple, assumed: list[str]) -> None:
     from tt_impl.harness.reports.cost import _wires
 
-    launch: Any = SimpleNamespace(options=options, program=SimpleNamespace(attributes=""))
+    launch: Any = SimpleNamespace(options=options, program=SimpleNamespace(attributes=options.get("is", "")))
     found, said = _wires(launch, {"shape": [2, 4], "grid": grid})
     assert (found.size, found.links, found.ring, found.galaxy) == wires and said == assumed
 

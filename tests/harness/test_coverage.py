@@ -12,7 +12,7 @@ from refsim.base.errors import UserError
 from refsim.cli.app import app
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.json_output import loads
-from tt_impl.harness.reports.coverage import coverage, names_of_ttnn
+from tt_impl.harness.reports.coverage import coverage, evidence, names_of_ttnn
 
 needs_ttnn = pytest.mark.skipif(not HAS_TTNN, reason=REASON)
 SOURCE = """
@@ -51,6 +51,24 @@ def test_every_operation_has_its_evidence(tmp_path: Path) -> None:
     assert "ttnn.MeshShape" not in told and "ttnn.bfloat16" not in told
     assert found.files == 1 and len(found.unread) == 1 and "wrong.py" in found.unread[0]
     assert found.operations[0].where.endswith("program.py:13") and not found.complete
+
+
+@needs_ttnn
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("ttnn.add", "rule"),
+        ("ttnn.from_torch", "transfer"),
+        ("ttnn.zeros_like", "transfer"),
+        ("ttnn.rand", "emulated"),
+        ("ttnn.experimental.send_async", "emulated"),
+        ("ttnn.moreh_cumsum", "golden function"),
+        ("ttnn.to_dtype", "none (golden function denied)"),
+        ("ttnn.generic_op", "none"),
+    ],
+)
+def test_what_is_known_of_an_operation(name: str, known: str) -> None:
+    assert evidence(name) == known
 
 
 @needs_ttnn

@@ -68,6 +68,15 @@ def test_a_call_left_out_and_one_put_in() -> None:
     assert "- gelu [[64, 64]] at a.py:1" in found.text() and "+ reduce_scatter" in found.text()
 
 
+@pytest.mark.parametrize("count", [12, 13])
+def test_no_more_than_a_dozen_calls_are_named(count: int) -> None:
+    """All are there."""
+    found = diff(report("a"), report("a", *(f"b{number}" for number in range(count))))
+    text = found.text().splitlines()
+    assert len(found.only_b) == count and sum(line.startswith("  + b") for line in text) == 12
+    assert [line for line in text if line.startswith("  + and")] == ["  + and 1 more"] * (count - 12)
+
+
 def test_the_first_value_with_its_correlation() -> None:
     b = report(*A)
     b["operations"][1]["outputs"][0]["value"] = value("other", [1.0, 2.0, 3.0, 0.5])

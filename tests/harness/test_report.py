@@ -82,6 +82,39 @@ def test_markdown_says_that_times_are_predicted(measured: dict[str, Any]) -> Non
     assert "- leak: ttnn.all_gather at tests/harness/measured.py:" in text
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"meshes": []}, "operations on no mesh, on a mock mesh: no kernel was run.\n"),
+        ({"values": False}, "no kernel was run. Values off: nothing about values was shown.\n"),
+        (
+            {"numerics": {"level": "fast", "rounded": {"ttnn.add": 1}, "once": {}}},
+            "no kernel was run. numerics fast: 1 operations rounded as the kernels do, 0 of 1 kinds rounded once.\n",
+        ),
+        (
+            {"fallbacks": {"ttnn.x": 2}},
+            "Answered by ttnn's own golden functions, which proves nothing of their values: `ttnn.x` x2.\n",
+        ),
+        ({"memory.unknown_layouts": 2}, "Of 2 programs ttnn would not tell the circular buffers.\n"),
+        ({"memory.traces": ["the trace holds 3."]}, "At the end the trace holds 3.\n"),
+        (
+            {"memory.kernel_binaries": {"programs": 3, "bytes": 3 << 19, "source": "so"}},
+            "kernel binaries of 3 programs, about 1.5 MiB of DRAM on each device (so).\n",
+        ),
+        ({"name": "another"}, "# another\n\n"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_people_are_told(change: dict[str, Any], said: str, measured: dict[str, Any]) -> None:
+    """A sentence that stands in a report with the change, and not without it."""
+    report = report_of(measured, "costs")
+    assert said not in markdown.program(report)
+    for name, value in change.items():
+        *path, last = name.split(".")
+        (report[path[0]] if path else report)[last] = value
+    assert said in markdown.program(report)
+
+
 def test_reports_word_for_word(measured: dict[str, Any]) -> None:
     texts = [
         path.read_text(encoding="utf-8") for path in sorted((Path(measured["folder"]) / REPORTS).glob("tests*.md"))
