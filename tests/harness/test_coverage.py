@@ -59,7 +59,7 @@ def test_every_operation_has_its_evidence(tmp_path: Path) -> None:
     [
         ("ttnn.add", "rule"),
         ("ttnn.from_torch", "transfer"),
-        ("ttnn.zeros_like", "transfer"),
+        ("ttnn.as_tensor", "transfer"),
         ("ttnn.rand", "emulated"),
         ("ttnn.experimental.send_async", "emulated"),
         ("ttnn.moreh_cumsum", "golden function"),
