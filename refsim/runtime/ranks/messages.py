@@ -12,6 +12,8 @@ from typing import Any
 
 _HEAD = struct.Struct("!Q")
 _MAX_FDS = 200
+_MOST_BYTES = 1 << 32
+"""Of a message; a larger one is another program's text, read as a length."""
 
 
 def send(sock: socket.socket, header: dict[str, Any], fds: list[int] | None = None) -> None:
@@ -25,12 +27,18 @@ def send(sock: socket.socket, header: dict[str, Any], fds: list[int] | None = No
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Return one message and the file descriptors that came with it; ``EOFError`` when the other side is gone."""
+    """Return one message and the file descriptors that came with it.
+
+    Raises:
+        EOFError: the other side is gone, or speaks another protocol.
+    """
     head, fds, _, _ = socket.recv_fds(sock, _HEAD.size, _MAX_FDS)
     head += _exactly(sock, _HEAD.size - len(head)) if head else b""
     if len(head) < _HEAD.size:
         raise EOFError("the other side closed the connection")
     (size,) = _HEAD.unpack(head)
+    if size > _MOST_BYTES:
+        raise EOFError("the other side speaks another protocol")
     return json.loads(_exactly(sock, size)), list(fds)
 
 

@@ -35,6 +35,12 @@ def test_messages_do_not_run_into_each_other(pair):
     assert [messages.receive(pair[1])[0] for _ in range(3)] == [{"i": [i] * i} for i in range(3)]
 
 
+def test_another_protocol_is_told_by_its_length(pair):
+    pair[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
+    with pytest.raises(EOFError, match="another protocol"):
+        messages.receive(pair[1])
+
+
 def test_file_descriptors_travel_in_batches(pair, tmp_path):
     files = [(tmp_path / str(i)).open("w+") for i in range(3)]
     messages.send(pair[0], {}, fds=[f.fileno() for f in files])
