@@ -14,6 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # the launcher reads calls, and starts without torch
@@ -54,7 +55,6 @@ class CallCounter:
     def __init__(self) -> None:
         self._made: Counter[int] = Counter()
         self._groups: dict[tuple[int, ...], int] = {}
-        self._texts: dict[tuple[object, ...], str] = {}  # of calls made before, which most are
 
     def next(self, name: str, group: Group, moved: tuple[Tensor, ...], options: Mapping[str, object]) -> Call:
         """Return this rank's next call in a group."""
@@ -64,21 +64,15 @@ class CallCounter:
             self._groups[group.ranks] = key
         number = self._made[key]
         self._made[key] = number + 1
-        what = (moved[0].dtype, moved[0].shape) if moved else ()
-        call = (name, group.name, *what, *options.items())
-        text = self._texts.get(call)
-        if text is None:
-            text = _text(name, group, what, options)
-            self._texts[call] = text
-        return Call(key, number, text)
+        what = (moved[0].dtype, moved[0].shape) if moved else (None, ())
+        return Call(key, number, _text(name, group.name, *what, tuple(options.items())))
 
 
-def _text(name: str, group: Group, what: tuple[Any, ...], options: Mapping[str, object]) -> str:
-    passed = []
-    if what:
-        passed = [f"{str(what[0]).removeprefix('torch.')} {list(what[1])}"]
-    passed += [f"{option}={value}" for option, value in options.items()]
-    return f"{name}({', '.join(passed)}) over {group.name}"
+@lru_cache(maxsize=4096)  # most calls have been made before, by this job or one before it
+def _text(name: str, group: str, dtype: Any, shape: tuple[int, ...], options: tuple[tuple[str, object], ...]) -> str:
+    passed = [f"{str(dtype).removeprefix('torch.')} {list(shape)}"] if dtype else []
+    passed += [f"{option}={value}" for option, value in options]
+    return f"{name}({', '.join(passed)}) over {group}"
 
 
 def text_of(header: bytes) -> str:
