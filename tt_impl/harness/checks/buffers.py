@@ -75,6 +75,8 @@ def _needed(event: Event, crossing: dict[str, Any], use: TensorUse, size: int) -
             return part.bytes // size, "of sums"
         if crossing.get("runs_as") == "Linear" or size == 2:
             return part.bytes * 2, "of sums on their way, in both directions"
+        if "strided" in event.op:  # a ring of it holds one batch at a time
+            return part.bytes // part.shape[0], "of sums on their way"
         return part.bytes, "of sums on their way"
     return 0, ""
 

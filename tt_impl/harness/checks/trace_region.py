@@ -1,8 +1,8 @@
 """What the commands of traces take of the trace region, which a mock never fills: an estimate, and what to set.
 
 A device keeps the commands of every captured program in memory that was set aside when the mesh was opened
-(``trace_region_size``, bytes of a device, none by default); ``ttnn.end_trace_capture`` ends with an error where it is
-too small.
+(``trace_region_size``, bytes of a device); ``ttnn.end_trace_capture`` ends with an error where it is too small. Where
+none was set aside, which is the default, they go to the rest of DRAM (tt_metal/distributed/mesh_trace.cpp).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def trace_region(log: EventLog) -> Iterator[Finding]:
     """Find captures for which the trace region is too small, with those that live beside them."""
     for event in log.events:
         region = event.options.get("trace_region_bytes")
-        if event.op != "ttnn.begin_trace_capture" or region is None:
+        if event.op != "ttnn.begin_trace_capture" or not region:
             continue
         end = next((e.number for e in log.events if e.op == _END and e.number > event.number), None)
         traces = living(log, end)

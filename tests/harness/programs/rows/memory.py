@@ -57,6 +57,11 @@ def small_buffers() -> None:
     ):
         row(name, scatter(place, size, axis, **over))
         row(f"{name}, a byte less", scatter(place, size - 1, axis, **over), small)
+    for size, found in ((4096, ()), (4095, (small,))):  # of four batches, which a ring of the strided one takes in turn
+        strided = scatter(0, size, **ring)
+        strided[0].op = "ttnn.experimental.strided_reduce_scatter_async"
+        strided[0].inputs[0] = use(1, shape=(4, 1, 32, 64), bytes=4 * 4096)
+        row(f"sums of a strided ring in {size} bytes", strided, *found)
     row("sums within a matmul", scatter(0, 1, **line, within="ttnn.matmul"))
     row(
         "sum of an all_reduce",

@@ -28,6 +28,8 @@ def regions() -> None:
         (need - 1, (f"{small} note 0",)),
         (3 * 2000, (f"{small} note 0",)),
         (3 * 2000 - 1, (f"{small} error 0",)),
+        (1, (f"{small} error 0",)),
+        (0, ()),  # then commands go to the rest of DRAM
     ):
         row(f"region of {region}", captured(steps, trace_region_bytes=region), *said)
     row("region that nobody knows", captured(steps))
