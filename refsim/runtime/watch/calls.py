@@ -29,17 +29,22 @@ class Call(NamedTuple):
     Attributes:
         group: a number that the members of one group share and other groups do not (but for a chance of 2**-32).
         number: how many calls this rank has made in the group before.
-        text: name, dtype, shape and options of the call, and the name of the group.
+        encoded: name, dtype, shape and options of the call, and the name of the group.
     """
 
     group: int
     number: int
-    text: str
+    encoded: bytes
+
+    @property
+    def text(self) -> str:
+        """Return ``encoded`` as it is read."""
+        return self.encoded.decode(errors="replace")
 
     @property
     def header(self) -> bytes:
         """Return what every message of the call carries; equal on all members."""
-        return f"{self.number} {self.text}".encode()[:MOST_BYTES]
+        return (b"%d %b" % (self.number, self.encoded))[:MOST_BYTES]
 
 
 MOST_BYTES = 176
@@ -65,14 +70,16 @@ class CallCounter:
         number = self._made[key]
         self._made[key] = number + 1
         what = (moved[0].dtype, moved[0].shape) if moved else (None, ())
-        return Call(key, number, _text(name, group.name, *what, tuple(options.items())))
+        return Call(key, number, _encoded(name, group.name, *what, tuple(options.items())))
 
 
 @lru_cache(maxsize=4096)  # most calls have been made before, by this job or one before it
-def _text(name: str, group: str, dtype: Any, shape: tuple[int, ...], options: tuple[tuple[str, object], ...]) -> str:
+def _encoded(
+    name: str, group: str, dtype: Any, shape: tuple[int, ...], options: tuple[tuple[str, object], ...]
+) -> bytes:
     passed = [f"{str(dtype).removeprefix('torch.')} {list(shape)}"] if dtype else []
     passed += [f"{option}={value}" for option, value in options]
-    return f"{name}({', '.join(passed)}) over {group}"
+    return f"{name}({', '.join(passed)}) over {group}".encode()
 
 
 def text_of(header: bytes) -> str:

@@ -87,8 +87,8 @@ class StatusBoard:
     def add_call(self, rank: int, call: Call) -> None:
         """Write that ``rank`` begins a collective call."""
         count = self._calls[rank]
-        text = call.text.encode(errors="replace")[: _CALL.size - 10]
-        _CALL.pack_into(self._map, self._call(rank, count), call.group, call.number, len(text), text)
+        size = min(len(call.encoded), _CALL.size - 10)
+        _CALL.pack_into(self._map, self._call(rank, count), call.group, call.number, size, call.encoded)
         self._calls[rank] = count + 1
 
     def calls(self, rank: int) -> list[Call]:
@@ -98,7 +98,7 @@ class StatusBoard:
         rows = [_CALL.unpack_from(self._map, self._call(rank, index)) for index in range(first, count)]
         overwritten = max(0, self._calls[rank] - _CALLS + 1 - first)
         complete = rows[overwritten:]
-        return [Call(group, number, text[:size].decode(errors="replace")) for group, number, size, text in complete]
+        return [Call(group, number, text[:size]) for group, number, size, text in complete]
 
     def begin_run(self, rank: int) -> None:
         """Forget a rank's calls: it begins a program, which every rank begins."""

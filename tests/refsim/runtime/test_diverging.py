@@ -74,15 +74,15 @@ def test_ranks_that_agree_are_not_told_of(transport):
 
 def test_of_two_the_one_that_fewer_ranks_agree_with_is_odd():
     groups = {0: 1, 1: 1, 2: 2, 3: 2}
-    calls = {rank: [Call(group, 0, "a")] for rank, group in groups.items()}
-    calls[0] = [Call(1, 0, "b")]
+    calls = {rank: [Call(group, 0, b"a")] for rank, group in groups.items()}
+    calls[0] = [Call(1, 0, b"b")]
     difference = first_difference(calls)
     assert difference is not None
     assert (difference.rank, difference.made, difference.expected) == (0, "b", "a")
 
 
 def test_who_has_ended_has_made_a_call_fewer_only_if_it_is_waited_for():
-    calls = {0: [Call(1, 0, "a"), Call(1, 1, "b")], 1: [Call(1, 0, "a")]}
+    calls = {0: [Call(1, 0, b"a"), Call(1, 1, b"b")], 1: [Call(1, 0, b"a")]}
     assert first_difference(calls) is None
     assert first_difference(calls, ended=[1]) is None
     assert first_difference(calls, waits_for={0: 1}) is None
