@@ -162,6 +162,10 @@ class Windows:
     dilation: int | tuple[int, ...] = 1
 
 
+_WINDOWS_AT_ONCE = 2**28
+"""Values of windows that a convolution has in memory at once: overlapping ones repeat those of the input."""
+
+
 def conv(
     x: Tensor,
     weight: Tensor,
@@ -198,9 +202,11 @@ def conv(
     # (B, blocks, C, places..., kernel...) -> (B, places..., blocks, kernel..., C): channels of one place lie together
     x, weight = (t.unflatten(1, (-1, channel_block or t.shape[1])) for t in (x, weight))
     grid = x.permute(0, *range(3, 3 + spatial), 1, *range(3 + spatial, 3 + 2 * spatial), 2)
-    places = grid.shape[1 : 1 + spatial]
-    rows = grid.reshape(grid.shape[0] * places.numel(), -1)
     matrix = weight.permute(1, *range(3, 3 + spatial), 2, 0).reshape(-1, weight.shape[0])
     k_block = k_block or weight.shape[2]
-    out = linear(rows, matrix, bias, compute=compute, k_block=k_block, activation=activation, out_dtype=out_dtype)
-    return out.reshape(grid.shape[0], *places, -1).movedim(-1, 1)
+    outs = []
+    for part in grid.split(max(1, _WINDOWS_AT_ONCE * grid.shape[1] // grid.numel()), 1):  # a row rounds by itself
+        rows = part.reshape(part.shape[0] * part.shape[1 : 1 + spatial].numel(), -1)
+        out = linear(rows, matrix, bias, compute=compute, k_block=k_block, activation=activation, out_dtype=out_dtype)
+        outs.append(out.reshape(*part.shape[: 1 + spatial], -1))
+    return torch.cat(outs, 1).movedim(-1, 1)

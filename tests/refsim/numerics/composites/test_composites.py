@@ -94,7 +94,7 @@ def test_fused_activation(function):
 
 
 @pytest.mark.parametrize("spatial", [2, 3])
-def test_convolutions_are_matmuls(spatial):
+def test_convolutions_are_matmuls(monkeypatch, spatial):
     sizes = (5, 6, 7)[-spatial:]
     x, weight, bias = random(2, 32, *sizes), random(8, 32, *[3] * spatial, seed=1) / 16, random(8, seed=2)
     function = getattr(torch.nn.functional, f"conv{spatial}d")
@@ -107,6 +107,8 @@ def test_convolutions_are_matmuls(spatial):
     assert far(strided, function(x, weight, bias, stride=2, dilation=2)) < 1e-3
     blocks = linear.conv(x, weight, bias, compute=Compute(), blocks=(None, x.shape[1] // 2))
     assert far(blocks, function(x, weight, bias)) < 1e-3
+    monkeypatch.setattr(linear, "_WINDOWS_AT_ONCE", 2000)  # of a row or two of the picture at once: the same bits
+    assert torch.equal(linear.conv(x, weight, bias, compute=Compute(), blocks=(None, x.shape[1] // 2)), blocks)
 
 
 @LEVELS
