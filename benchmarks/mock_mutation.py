@@ -231,7 +231,9 @@ def _started(
     arguments: list[str], root: Path, variables: dict[str, str], errors: Any, stdin: Any = None
 ) -> subprocess.Popen[bytes]:
     """Start Python in a tree, in a group of processes of its own."""
-    environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    # Without the name of this process's own run, by which tests would meet a warm process of the unchanged program.
+    inherited = {name: value for name, value in os.environ.items() if name != "REFSIM_TESTS_RUN"}
+    environment = inherited | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=root,
