@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from benchmarks.upstream import jobs, page, seed, table
+from benchmarks.upstream import causes, jobs, page, seed, table
 from benchmarks.upstream.causes import cause_of
 
 LINE = {"id": f"{jobs.UNIT}/operations/reduce/test_a.py::test_x[1]", "outcome": "passed", "category": "own"}
@@ -44,6 +44,13 @@ FACTS = {
 def test_a_line_falls_in_one_class(changes, kind):
     case = table.classified(LINE | changes)
     assert (case.kind, case.suite, case.directory) == (kind, "unit", "operations/reduce")
+
+
+def test_what_a_cause_leaves_out_is_a_class_of_cases():
+    """A comma too many in the table would make it something else."""
+    left_out = {row["left_out"] for _, row in causes._CAUSES}
+    assert left_out <= {"", *table.LEFT_OUT}
+    assert not any(None in row for _, row in [*causes._CAUSES, *causes._FINDINGS])
 
 
 def test_a_file_that_leaves_itself_out_is_a_skipped_case(tmp_path):
