@@ -24,7 +24,7 @@ def _relu(unit: VectorUnit, x: Tensor) -> Tensor:
 
 
 def _square(unit: VectorUnit, x: Tensor) -> Tensor:
-    return unit.stored(unit.mul(x, x))
+    return unit.stored_to_even(unit.mul(x, x))
 
 
 _FUNCTIONS: dict[str, tuple[Callable, Callable | None]] = {

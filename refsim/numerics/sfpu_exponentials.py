@@ -24,16 +24,21 @@ EXP2_FRACTION = (1.0017248, 7.839635491371155e-08, 4.791750143340323e-15)
 
 def exp(unit: VectorUnit, x: Tensor) -> Tensor:
     """Return e^x as an accurate exponential of this destination computes it."""
-    return unit.stored(_exp_wide(unit, x) if unit.wide else exp_by_quadratic(unit, x))
+    return unit.stored(exp_wide(unit, x) if unit.wide else exp_by_quadratic(unit, x))
 
 
 def exp2_of_biased(unit: VectorUnit, biased: Tensor, fraction: tuple[float, ...] = EXP2_FRACTION) -> Tensor:
     """Return 2^(biased - 127) of values from 0 to 255."""
-    exponent = exponent_of(biased) - 127
-    mantissa = bits_of(biased) & 0x7FFFFF | 0x800000
-    fixed = torch.where(exponent >= 0, mantissa << exponent.clamp(min=0), mantissa >> (-exponent).clamp(0, 31))
+    fixed = fixed_point(biased)
     scaled = unit.polynomial((fixed & 0x7FFFFF).to(torch.float32), fraction)
     return with_exponent(scaled, fixed >> 23 & 0xFF)
+
+
+def fixed_point(x: Tensor) -> Tensor:
+    """Return values from 0 to 255 in units of 2^-23, int32, cut."""
+    exponent = exponent_of(x) - 127
+    mantissa = bits_of(x) & 0x7FFFFF | 0x800000
+    return torch.where(exponent >= 0, mantissa << exponent.clamp(min=0), mantissa >> (-exponent).clamp(0, 31))
 
 
 def exp_by_quadratic(unit: VectorUnit, x: Tensor) -> Tensor:
@@ -41,7 +46,7 @@ def exp_by_quadratic(unit: VectorUnit, x: Tensor) -> Tensor:
     return exp2_of_biased(unit, unit.mad(x, _LN2_RECIPROCAL, 127.0).clamp(0.0, 255.0))
 
 
-def _exp_wide(unit: VectorUnit, x: Tensor) -> Tensor:
+def exp_wide(unit: VectorUnit, x: Tensor) -> Tensor:
     """Return e^x to one last place of float32."""
     whole = torch.round(unit.mul(x, 1.442695)).clamp(-32767, 32767)
     rest = unit.mad(whole, -6.93145752e-1, x)
@@ -85,13 +90,13 @@ def silu(unit: VectorUnit, x: Tensor) -> Tensor:
 
 
 def _sigmoid(unit: VectorUnit, x: Tensor) -> Tensor:
-    power = _exp_wide(unit, -x) if unit.wide else exp_by_quadratic(unit, -x)
+    power = exp_wide(unit, -x) if unit.wide else exp_by_quadratic(unit, -x)
     return reciprocal_steps(unit, unit.add(power, 1.0), 2 if unit.wide else 1)
 
 
 def mish(unit: VectorUnit, x: Tensor, *, approximate: bool = False) -> Tensor:
     """Return x tanh(ln(1 + e^x)) = x u (u + 2) / (u^2 + 2 u + 2) with u = e^x, rounded; from 8 on x."""
-    power = exp_by_quadratic(unit, x) if approximate or not unit.wide else _exp_wide(unit, x)
+    power = exp_by_quadratic(unit, x) if approximate or not unit.wide else exp_wide(unit, x)
     power = unit.stored(power)
     one_more = unit.add(power, 1.0)
     inverse = reciprocal_steps(unit, unit.mad(one_more, one_more, 1.0), 0 if approximate else 2 if unit.wide else 1)

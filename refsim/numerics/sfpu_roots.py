@@ -59,7 +59,7 @@ def quotient(unit: VectorUnit, x: Tensor, y: Tensor) -> Tensor:
     after one, whose quotient is corrected by what is left (source: `ckernel_sfpu_binary.h` of the wheel).
     """
     if not unit.wide:
-        value = unit.mul(x, reciprocal_steps(unit, y, 2)).bfloat16().float()
+        value = unit.stored_to_even(unit.mul(x, reciprocal_steps(unit, y, 2)))
         infinite = with_sign_of(torch.full_like(x, torch.inf), x)
         return torch.where(y == 0, torch.where(x == 0, torch.nan, infinite), value)
     one = torch.full_like(exponent_of(x), 127)

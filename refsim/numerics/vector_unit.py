@@ -69,6 +69,10 @@ class VectorUnit:
         """Return what a function leaves in the destination: 16 bits are rounded to nearest, ties away."""
         return flush(x) if self.wide else round_ties_away(x, 7)
 
+    def stored_to_even(self, x: Tensor) -> Tensor:
+        """Return what is left by kernels that round to bf16 themselves, ties to even: products, quotients, squares."""
+        return flush(x if self.wide else x.bfloat16().float())
+
 
 def exponent_of(x: Tensor) -> Tensor:
     """Return the biased exponent, int32."""

@@ -3,6 +3,7 @@
 add, subtract   matrix unit (11-bit mantissas) unless both are fp32: then vector unit, rounded once
 multiply        vector unit; in a 16-bit destination 0 times anything is 0; `fast` takes the matrix unit
 divide          vector unit; `fast` packs the reciprocal and takes the matrix unit
+power           vector unit; a number 0, 1, 2 or 3 by products, any other by its logarithm
 logit           clamped, packed | x / (1 - x), its logarithm: one kernel on the vector unit
 modulation      1 + scale | x (1 + scale) | + shift: three kernels, each packs
 addcmul         one kernel: a + value b c on the vector unit, packed once
@@ -14,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from refsim.numerics import sfpu_roots
+from refsim.numerics import sfpu_powers, sfpu_roots
 from refsim.numerics.composites.compute import Compute, by_rows, reloaded
 
 BINARY = Compute("HiFi4", fp32_dest_acc_en=False)
@@ -46,7 +47,7 @@ def multiply(a: Tensor, b: Tensor, *, dtype: str = "bfloat16", fast: bool = Fals
 def product(compute: Compute, a: Tensor, b: Tensor) -> Tensor:
     """Return the product of two tensors of one shape in the destination, by the vector unit."""
     unit = compute.vector()
-    dest = unit.stored(unit.mul(a, b))
+    dest = unit.stored_to_even(unit.mul(a, b))
     return dest if unit.wide else torch.where((a == 0) | (b == 0), 0.0, dest)
 
 
@@ -61,6 +62,22 @@ def quotient(compute: Compute, a: Tensor, b: Tensor, fast: bool = False) -> Tens
     if fast:
         return compute.mul(a, compute.store(compute.sfpu("reciprocal", b)))
     return sfpu_roots.quotient(compute.vector(), a, b)
+
+
+def power(x: Tensor, exponent: Tensor | float, *, dtype: str = "bfloat16", compute: Compute = BINARY) -> Tensor:
+    """Return ``ttnn.pow`` of a float32 tensor and a number, or one that broadcasts with it."""
+    compute = _wide(compute) if dtype == "float32" else compute
+    return compute.store(raised(compute, x, exponent), dtype)
+
+
+def raised(compute: Compute, x: Tensor, exponent: Tensor | float) -> Tensor:
+    """Return a power in the destination; two tensors have a kernel of their own."""
+    if isinstance(exponent, Tensor):
+        x, exponent = torch.broadcast_tensors(x, exponent)
+        return sfpu_powers.power(compute.vector(), x, exponent, of_tensor=True)
+    if exponent in (0, 1, 2, 3):
+        return sfpu_powers.whole_power(compute.vector(), x, int(exponent))
+    return sfpu_powers.power(compute.vector(), x, torch.full_like(x, exponent), of_tensor=False)
 
 
 def logit(x: Tensor, *, dtype: str = "bfloat16", compute: Compute = BINARY) -> Tensor:

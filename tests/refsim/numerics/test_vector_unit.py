@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refsim.base.errors import UserError
-from refsim.numerics import FUNCTIONS, sfpu
+from refsim.numerics import FUNCTIONS, sfpu, sfpu_powers
+from refsim.numerics.composites import elementwise
 from refsim.numerics.vector_unit import VectorUnit
 
 NUMBERS = st.floats(-(2.0**40), 2.0**40, width=32).filter(lambda x: x == 0 or abs(x) > 2.0**-40)
@@ -152,6 +153,51 @@ def test_error_in_a_wide_destination(function, places):
     """Within a tenth of the table."""
     error = last_places(function, many_float32(function), fp32_dest_acc_en=True)
     assert error == pytest.approx(places, rel=0.1)
+
+
+POWERS = ((-2.5, 2.4, 4.0), (-1.0, 0.61, 1.9), (0.5, 0.86, 1.3), (2.5, 1.6, 3.8), (4.0, 1.8, 6.5), (7.0, 3.0, 10.0))
+"""Exponent, largest error in last places of 16 and of 32 bits, bases from 1e-3 to 8."""
+
+
+@pytest.mark.parametrize(("exponent", "narrow", "wide"), POWERS)
+@pytest.mark.parametrize("of_tensor", [False, True])
+def test_powers(exponent, narrow, wide, of_tensor):
+    bases = torch.rand(100_000, generator=torch.Generator().manual_seed(0)) * 8 + 1e-3
+    for bits, places in ((8, narrow), (24, wide)):
+        x = bases if bits == 24 else bases.bfloat16().float()
+        wanted = x.double() ** exponent
+        unit = torch.ldexp(torch.ones_like(wanted), torch.frexp(wanted).exponent - bits)
+        vector = VectorUnit("wormhole_b0", "exact", bits == 24)
+        error = (sfpu_powers.power(vector, x, torch.full_like(x, exponent), of_tensor=of_tensor) - wanted).abs() / unit
+        assert places / 3 < error.max() <= places
+
+
+def test_powers_of_special_values():
+    """Of a number and of two tensors; NaN packs as infinity in 16 bits."""
+    x = torch.tensor([0.0, -0.0, -2.0, -3.0, 2.0, 0.0, -2.0, 1e30, 1e-30, math.inf])
+    exponent = torch.tensor([2.0, 3.0, 3.0, 2.0, 0.0, -1.0, 0.5, 3.0, 3.0, 2.0])
+    for wide, of_tensor, of_zero in ((True, False, math.nan), (True, True, math.inf), (False, False, math.inf)):
+        unit = VectorUnit("blackhole", "exact", wide)
+        root = math.nan if wide else math.inf
+        expected = torch.tensor([0.0, 0.0, -8.0, 9.0, 1.0, of_zero, root, math.inf, 0.0, math.inf])
+        powers = sfpu_powers.power(unit, x, exponent, of_tensor=of_tensor)
+        assert torch.allclose(powers, expected, rtol=1e-6, atol=0.0, equal_nan=True)
+
+
+def test_whole_powers_are_products():
+    """Unrounded between: 1.0390625 cubed is 1.1218247, which a 16-bit destination cuts to 1.1171875."""
+    x = torch.tensor([1.0390625, -3.0])
+    for wide, cube in ((True, 1.1218247413635254), (False, 1.1171875)):
+        unit = VectorUnit("wormhole_b0", "exact", wide)
+        assert [sfpu_powers.whole_power(unit, x, n).tolist() for n in (0, 1, 3)] == [
+            [1.0, 1.0], [1.0390625, -3.0], [cube, -27.0],
+        ]  # fmt: skip
+
+
+def test_products_round_ties_to_even():
+    """1.015625 times 1.25 is half way from 1.265625 to 1.2734375, 1.0625 squared from 1.125 to 1.1328125."""
+    assert elementwise.multiply(torch.tensor([1.015625]), torch.tensor(1.25)).item() == 1.265625
+    assert sfpu("square", torch.tensor([1.0625]), fp32_dest_acc_en=False).item() == 1.125
 
 
 def test_gelu():

@@ -42,6 +42,8 @@ def activated(compute: Compute, value: Tensor, activation: Any) -> Tensor:
     if function in FUNCTIONS:
         cheap = bool(parameters[-1]) if parameters else APPROXIMATE.get(plain, False)
         return replace(compute, approximate=cheap or plain != name).sfpu(function, value)
+    if name in ("power", "power_iterative"):
+        return elementwise.raised(compute, value, parameters[0])
     if f"ttnn.{name}" in UNROUNDED:
         return activate(value, activation)
     raise Unmodelled(f"activation {name}")
@@ -151,14 +153,35 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "subtract": _subtracted,
     "rsub": lambda compute, a, b, wide, fast: _subtracted(compute, b, a, wide, fast),
     "multiply": _multiplied,
+    "pow": lambda compute, a, b, wide, fast: elementwise.raised(compute, a, b),
     "div": _divided,
     "squared_difference": lambda compute, a, b, wide, fast: compute.sfpu(
         "square", _subtracted(compute, a, b, wide, fast)
     ),
 }
 """What the destination holds of two operands; whether both are float32, whether ``fast_and_approximate_mode`` is on."""
-for _name in OPERATIONS:
+for _name in OPERATIONS.keys() - {"pow"}:
     rounded(_name, "divide_" if _name == "div" else f"{_name}_")(_binary(_name))
+
+
+_power_of_tensors = _binary("pow")
+
+
+@rounded("pow")
+def power(kernel: Kernel, input: Shards | float, exponent: Shards | float, **options: Any) -> list[Tensor]:
+    if not isinstance(exponent, int | float):
+        return _power_of_tensors(kernel, input, exponent, **options)
+    if options:
+        raise Unmodelled(", ".join(options))
+    compute = compute_of(kernel, input)
+    return kernel.call.each(lambda x: kernel.pack(compute, elementwise.raised(compute, x, exponent)), input)
+
+
+@rounded("rpow")
+def rpow(kernel: Kernel, input_tensor: Shards, exponent: float) -> list[Tensor]:
+    compute = compute_of(kernel, input_tensor)
+    base = torch.tensor(float(exponent))
+    return kernel.call.each(lambda x: kernel.pack(compute, elementwise.raised(compute, base, x)), input_tensor)
 
 
 @rounded("addcmul")

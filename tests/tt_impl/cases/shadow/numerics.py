@@ -117,6 +117,27 @@ def elements(t: Env) -> None:
     assert t.shadow.numerics.once == {}
 
 
+def powers(t: Env) -> None:
+    """Of a number by products or by its logarithm, of two tensors, of a number as base, at the end of a chain."""
+    _rounds(t)
+    ttnn = t.ttnn
+    a = t.rand(1, 1, 32, 64)
+    b = t.rand(1, 1, 32, 1)
+    x = t.put(a)
+    for number in (2, 3.0, -2):
+        _same(t, ttnn.pow(x, number), elementwise.power(a, number))
+    base = a.abs()
+    of_base = t.put(base)
+    _same(t, ttnn.pow(of_base, 0.5), elementwise.power(base, 0.5))
+    _same(t, ttnn.pow(t.put(base, dtype="float32"), 2.3), elementwise.power(base, 2.3, dtype="float32"))
+    _same(t, ttnn.pow(of_base, t.put(b)), elementwise.power(base, b))
+    _same(t, ttnn.pow(0.3, x), elementwise.power(torch.tensor(0.3).bfloat16().float(), a))
+    _same(t, ttnn.rpow(x, 0.3), elementwise.power(torch.tensor(0.3), a))
+    chain = [ttnn.UnaryWithParam(ttnn.UnaryOpType.POWER, 2.5)]
+    _same(t, ttnn.unary_chain(of_base, chain), elementwise.power(base, 2.5))
+    assert t.shadow.numerics.once == {}
+
+
 def norms_and_softmax(t: Env) -> None:
     """Each by its default config; a distributed norm is that of all shards."""
     _rounds(t)
