@@ -143,7 +143,7 @@ def test_a_trace_region_that_is_too_small() -> None:
 
     def use(buffer: int) -> TensorUse:
         return TensorUse(
-            "0", buffer, 32 * buffer, (32, 32), "BFLOAT16", "TILE", "DRAM", None, 2048, (0,), bank_bytes=2048
+            "0", buffer, 32 * buffer, (32, 32), "BFLOAT16", "TILE", "DRAM", None, 2048, (0,), bank_bytes=3 << 19
         )
 
     def capture(first: int, number: int, region: int) -> list[Event]:
@@ -157,6 +157,10 @@ def test_a_trace_region_that_is_too_small() -> None:
         return SimpleNamespace(events=[*capture(0, 1, region), *capture(13, 2, region)])
 
     assert [trace.programs for trace in living(log(0))] == [10, 10]
+    assert living(log(0))[0].sentence == (
+        "the trace captured at x.py:1 holds 10 programs (about 0.1 MiB of commands on each device, an estimate); its "
+        "replays read 1.5 MiB of a bank (tensors: 1) and write 15.0 MiB (10), also where tensors were given back."
+    )
     assert not list(trace_region(log(20 * PROGRAM_BYTES)))
     (note,) = trace_region(log(15 * PROGRAM_BYTES))
     assert note.severity == "note" and note.where == "x.py:2"

@@ -129,6 +129,7 @@ def test_alike_findings_are_one() -> None:
         Finding("refused", "x.", "ttnn.add", "a.py:1", 4), Finding("freed", "x.", "ttnn.exp", "a.py:1", 6),
         Finding("freed", "x.", "ttnn.add", "a.py:2", 7), Finding("freed", "x.", "ttnn.add", "a.py:1", 8, "note"),
     ]  # fmt: skip
+    assert others[0].count == 1
     found = once([*others, *same])
     assert [(f.number, f.count, f.sentence) for f in found] == [
         (3, 3, "3."), (4, 1, "x."), (6, 1, "x."), (7, 1, "x."), (8, 1, "x.")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 pytest.importorskip("ttnn")
 
 from tests.harness.programs.events import call, use
-from tt_impl.harness.checks.linear import _TERMS, Effect, effect, operands
+from tt_impl.harness.checks.linear import _TERMS, Effect, effect, number_of, operands
 
 FORMULAS: dict[str, Callable[..., float]] = {
     "add addalpha rsub subalpha subtract bcast": lambda a, b: a - 2 * b,
@@ -84,3 +85,15 @@ def test_operands_by_keyword(names: str) -> None:
     given = uses[::-1] if {"input", "weight", "sparsity"}.isdisjoint(names.split()) else uses
     found = operands(call("linear", [*given, use(9, "output_tensor")]))
     assert {place: use.buffer for place, use in found.items()} == {number: number for number in range(len(uses))}
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        *(({name: 0.25}, 0.25) for name in ("0", "1", "value", "scalar", "input_tensor_a", "input_tensor_b", "other")),
+        ({"dim": 3, "scalar": 2}, 2.0),
+        *(({name: value}, None) for name, value in (("2", 0.25), ("bias", 0.25), ("1", True), ("value", "a"))),
+    ],
+)
+def test_numbers_that_are_operands(options: dict[str, Any], number: float | None) -> None:
+    assert number_of(call("multiply", [1], [2], options=options)) == number

@@ -44,6 +44,7 @@ def statistics() -> None:
         "norm of columns of rows", [call("from_torch", (), [made(1, placements=(None, 2))]), call("rms_norm", [1], [2])]
     )
     row("softmax of columns", [columns, call("softmax", [1], [2], options={"dim": -1})], "local-statistics error 1")
+    row("softmax of columns by default", [columns, call("softmax", [1], [2])], "local-statistics error 1")
     row("softmax of rows", [columns, call("softmax", [1], [2], options={"dim": -2})])
     row(
         "norm of scaled columns",
@@ -54,6 +55,25 @@ def statistics() -> None:
         "norm of gathered columns",
         [columns, collective("all_gather", 1, 2, options={"dim": 3}), call("rms_norm", [2], [3])],
     )
+    row(
+        "norm of columns added to cut ones of one row",
+        [
+            call("from_torch", (), [made(1, placements=(None, 3), shape=(1, 1, 1, 64))]),
+            call("add", [5, use(1, "1", shape=(1, 1, 1, 64))], [2]),
+            call("rms_norm", [2], [3]),
+        ],
+    )
+    scattered = collective("reduce_scatter", 5, 6, "reduce_scatter", options={"dim": 3})
+    row("norm of scattered columns", [scattered, call("rms_norm", [6], [7])], "local-statistics error 1")
+    over_all = collective("reduce_scatter", 5, 6, "reduce_scatter", None, options={"dim": 3})
+    row("norm of columns scattered over all", [over_all, call("rms_norm", [6], [7])])
+    across = collective("all_gather", 1, 2, axis=0, options={"dim": 2})
+    row("norm of columns of gathered rows", [columns, across, call("rms_norm", [2], [3])], "local-statistics error 2")
+    moved = collective("moved", 1, 2, "all_to_all", options={"dim": 2})
+    row("norm of columns that were moved", [columns, moved, call("rms_norm", [2], [3])])
+    for number, said in ((3, ("local-statistics error 1",)), (2, ())):
+        cut = call("mesh_partition", [5], [6], options={"1": number, "2": 1})
+        row(f"norm of a partition of dim {number}", [cut, call("rms_norm", [6], [7])], *said)
     row("norm of a product", [columns, call("matmul", [1, 5], [2]), call("rms_norm", [2], [3])])
     row(
         "gathered over all",
@@ -61,6 +81,11 @@ def statistics() -> None:
     )
     row("through a reshape", [call(PRE, [x], [2]), call("reshape", [2], [3]), call(POST, [x, use(3, "1")], [4])], wrong)
     row("of rows", [call(PRE, [use(1, placements=(None, 2))], [2]), call(POST, [x, use(2, "1")], [3])])
+    row(
+        "read by something else before",
+        [call(PRE, [x], [2]), call("exp", [2], [5]), call(POST, [x, use(2, "1")], [3])],
+        wrong,
+    )
     both = use(1, placements=(3, 3))
     row(
         "cut along both axes",

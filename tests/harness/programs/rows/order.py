@@ -97,3 +97,28 @@ def order() -> None:
             host,
         ],
     )
+
+    def attend(op: str, buffer: int = 2, **more: Any) -> Event:
+        return collective(op, 1, 7, "ring_attention", buffers=[into(buffer)], options={"semaphores": [5]}, **more)
+
+    ring = "transformer.ring_joint_scaled_dot_product_attention"
+    ends = [look, host]
+    row("attention after attention", [sync, attend(ring), read(7), attend(ring, 3), read(7)])
+    again = attend("transformer.ring_attention")
+    notes = ("unused-result note 1", f"{waits} 2", "buffer-in-use note 2")
+    row("attention into the same memory", [sync, attend(ring), again, read(7)], *notes)
+    mixed = ("unused-result note 1", f"{waits} 2", f"{used} 2")
+    row("a gather into the memory of attention", [sync, attend(ring), gather(2, semaphores=(5,)), *ends], *mixed)
+    row("attention into memory of a gather", [sync, gather(2, semaphores=(5,)), attend(ring), read(7)], *mixed)
+    row("attention into what was computed", [sync, call("exp", [8], [2]), attend(ring), read(7)], f"{used} 2")
+
+    def given(kind: str, x: int, **over: Any) -> Event:
+        return collective("moved", x, 2, kind, options={"semaphores": [5]}, over=over)
+
+    for name, kind, over, said in (
+        ("gathers", "all_gather", {}, (f"{used} 2",)),
+        ("attentions", "ring_attention", {}, ()),
+        ("gathers within a product", "all_gather", {"within": "ttnn.linear"}, ()),
+    ):
+        steps = [sync, given(kind, 1, **over), given(kind, 3, **over), *ends]
+        row(f"results of two {name} in one place", steps, "unused-result note 1", f"{waits} 2", *said)

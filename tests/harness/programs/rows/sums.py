@@ -17,6 +17,13 @@ from tests.harness.programs.events import (
 )
 from tt_impl.mock.log.events import Event
 
+ADDMM = call(
+    "addmm",
+    [use(8), use(1, "1", placements=(None, 3)), use(2, "2", placements=(None, 0), shape=(64, 64))],
+    [3],
+)  # fmt: skip
+"""``8 + 1 @ 2``, of which 1 and 2 are cut."""
+
 
 def sums() -> None:
     def product(x: Any = (None, 3), w: Any = (None, 0), op: str = MATMUL, more: Any = (), **how: Any) -> list[Event]:
@@ -174,3 +181,16 @@ def sums() -> None:
         ],
         f"{twice} 1",
     )
+    slices = [*product(), collective("all_gather", 3, 4), call("slice", [4], [5]), call("slice", [4], [6])]
+    row("gathered parts added and activated", [*slices, call("add", [5, 6], [7], options={"activations": ["gelu"]})])
+    row(
+        "gathered parts in an activated product",
+        [*slices, call("linear", [5, 9], [7], options={"activation": "gelu"})],
+        f"{part} 5",
+    )
+    row("part of addmm", [*product(op="ttnn.addmm")[:1], ADDMM, call("gelu", [3], [4])], f"{part} 2")
+    share = call("multiply", [9], [7], options={"1": 0.25})
+    summed = [call("add", [3, 7], [4]), collective("all_reduce", 4, 5, "all_reduce"), read(5)]
+    row("a fourth of what nobody knows before the sum", [*product(), share, *summed])
+    half = call("multiply", [9], [7], options={"1": 0.5})
+    row("a half of what nobody knows before the sum", [*product(), half, *summed], f"{twice} 3")

@@ -118,6 +118,7 @@ def replays() -> None:
     row("written in place, once", [*loop, replay])
     row("written in place and anew", [*loop, replay, fill, replay])
     row("written in place and read", [*loop, replay, call("exp", [1], [5]), replay], "trace-overwrites-input note 2")
+    row("written in place and read before the first replay", [*loop, call("exp", [1], [5]), *twice], f"{stale} 2")
     row("written in place and read at the end", [*loop, *twice, read(1)], "trace-overwrites-input note 2")
     row(
         "read before it is written",
