@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from refsim.base.errors import UserError
+from refsim.files.keys import as_json
+from tests.harness import words
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.json_output import loads
 from tests.tt_impl.worker import launch
@@ -202,6 +205,62 @@ def test_how_much_devices_wait() -> None:
     assert kinds(diff(a, b)) == ["overlap"] and kinds(diff(b, a)) == []
     b["cost"]["busy_ns"] = {"0": 99_000.0, "1": 99_000.0}
     assert diff(b, b).same and diff(a, b).same
+
+
+def test_every_difference_word_for_word() -> None:
+    """Two reports with differences of every kind, and those of one collective more, both ways round."""
+    a = report("linear", "gelu", "all_gather", "add", "split")
+    b = report("linear", "relu", "all_gather", "add", "split")
+    b["cost"] = {"ns": 12_500.0, "busy_ns": {"0": 9_900.0, "1": 5_000.0}}
+    b["memory"]["meshes"][0]["DRAM"]["peak"] = {"bytes": 1500, "op": "add", "where": "a.py:3", "event": 3}
+    for op in a["operations"]:
+        op["where"] = f"old/{op['where']}"
+    linear, _, gathered, added, split = (op["outputs"][0] for op in b["operations"])
+    linear["value"] = value("other", [1.0, 2.0, 3.0, 0.5])
+    gathered |= {"dtype": "BFLOAT8_B", "layout": "ROW_MAJOR", "sharding": "BLOCK_SHARDED"}
+    added["shape"] = [64, 128]
+    split["value"] = a["operations"][4]["outputs"][0]["value"] = None
+    a["collectives"] = [crossing(1), crossing(2, "all_reduce", within="ttnn.matmul", topology=None, links=None)]
+    b["collectives"] = [crossing(1), crossing(3, "reduce_scatter", axis=0, topology="Ring", links=2)]
+    more = report("linear")
+    more["collectives"].append(crossing(7, "all_reduce"))
+    more["operations"][0]["outputs"].append(tensor([1]))
+    found = [diff(a, b), diff(a, b, Tolerance(pcc=-1.0, memory=0.5, time=0.25)), diff(report("linear"), more)]
+    found.append(diff(more, report("linear")))
+    texts = [f"{one.text()}\n{json.dumps(as_json(one), indent=1)}\n" for one in found]
+    words.check("difference.txt", "\n".join(texts))
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_a_script_is_run_for_its_report(fallback: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from tt_impl.harness.comparison import versions
+
+    ran = []
+
+    def run(command: list[str], **how: Any) -> Any:
+        ran.append(command)
+        folder = Path(command[command.index("--report") + 1])
+        (folder / "x.json").write_text(json.dumps(report("add") | {"schema": 1}))
+        (folder / "x.trace.json").write_text("{}")
+        return SimpleNamespace(returncode=code, stdout='{"message": "no.\\nmore"}')
+
+    monkeypatch.setattr(versions.subprocess, "run", run)
+    script = tmp_path / "script.py"
+    script.write_text("")
+    code = 0
+    assert versions.report_of(script, "n300", fallback)["operations"][0]["op"] == "add"
+    code = 1
+    with pytest.raises(UserError, match=r"script.py' does not run to its end on n300: no\.$"):
+        versions.report_of(script, "n300", fallback)
+    with pytest.raises(UserError, match=r"there is no script '.*nowhere.py';"):
+        versions.report_of(tmp_path / "nowhere.py", "n300", fallback)
+    words = ran[0][ran[0].index("ttnn") :]
+    assert words[:5] == ["ttnn", "run", "--mesh", "n300", "--report"]
+    assert words[6:] == ["--json", *["--fallback"] * fallback, str(script)]
+    for answer in ("", "{}", "no json"):
+        assert versions._reason(answer) == "see above"
 
 
 def test_real_reports(measured: dict[str, Any]) -> None:

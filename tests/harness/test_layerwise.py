@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from refsim.base.errors import UserError
 from tests import warm
 from tests.harness import words
 from tests.harness.conftest import HAS_TTNN, REASON
@@ -173,6 +174,8 @@ def judged(*results: torch.Tensor, taps: dict[str, str] | None = None) -> tuple[
         ((A + 0.01 * NOISE, B + ELSE, C + 0.041 * NOISE, D), "ok0 OUT OF LINE1"),
         ((A[:1], B, C, D), "?1 ok1 ok2 ok3"),
         ((A[:1], B[:1], C[:1], D), "?3 ?3 ?3 ok3"),
+        ((A + 2 * ELSE, B + 0.019 * NOISE, C, D), "?0 ok1 ok2 ok3"),
+        ((A + 2 * ELSE, B + 0.021 * NOISE, C, D), "OUT OF LINE0"),
         # an error of rounding is no jump, and more than eight times the worst before is, although it fits
         ((A + 0.001 * NOISE, B + 0.049 * NOISE, C, D), "ok0 ok1 ok2 ok3"),
         ((A + 0.001 * NOISE, B + 0.051 * NOISE, C + 0.051 * NOISE, D), "ok0 ?1 ?2 ok3"),
@@ -231,3 +234,103 @@ def test_channels_last() -> None:
     rows = x.permute(0, 2, 3, 1).reshape(1, 1, 40, 3)
     assert "NHWC rows" in [w.how for w in wholes([rows], (1, 1), x.shape) if torch.equal(w.value, x.reshape(-1))]
     assert list(wholes([rows], (1, 1), torch.Size((7, 3)))) == []
+
+
+def test_no_parts_are_no_whole() -> None:
+    from tt_impl.harness.comparison.compose import wholes
+
+    assert list(wholes([torch.zeros(0, 4)], (1, 1), torch.Size((0, 4)))) == []
+
+
+@pytest.mark.parametrize(
+    ("ratio", "state", "sentence"),
+    [
+        (1.0, "ok", "2 layers in line, 0 without a counterpart of their own."),
+        (1.5, "OUT OF LINE", "(returned) is the first layer out of line: PCC 1.00000, error 0.500, no operation."),
+    ],
+)
+def test_what_is_returned_is_judged_by_itself(ratio: float, state: str, sentence: str) -> None:
+    from tt_impl.harness.comparison.layerwise import Comparison, Row, _append_returned, _Limits
+
+    comparison = Comparison([Row("(module)", (2, 4), "ok", None, "whole", 1.0, 0.0)])
+    _append_returned(comparison, A, (A * ratio).reshape(4, 2).bfloat16(), _Limits(0.99, 0.2, 8.0))
+    row = comparison.rows[-1]
+    assert (row.layer, row.shape, row.state, row.how, comparison.sentence) == (
+        "(returned)", (4, 2), state, "as returned", sentence,
+    )  # fmt: skip
+    assert comparison.first is (None if state == "ok" else row)
+    assert comparison.text().splitlines()[0] == "layer       shape  PCC      error    " + " " * len(state) + (
+        "  operation  parts"
+    )
+
+
+@pytest.mark.parametrize(
+    ("layers", "first"),
+    [
+        ([("a", "ok"), ("(module)", "?"), ("(returned)", "ok")], None),
+        ([("a", "ok"), ("(module)", "?"), ("(module) (2)", "-")], "(module) (2)"),
+        ([("a", "ok"), ("(module)[0]", "?"), ("(module)[1]", "ok")], None),
+        ([("a", "-"), ("b", "-")], "b"),
+        ([("a", "-"), ("b", "ok")], None),
+    ],
+)
+def test_an_end_that_nothing_fits_is_refused(layers: list[tuple[str, str]], first: str | None) -> None:
+    from tt_impl.harness.comparison import layerwise
+
+    comparison = layerwise.Comparison([layerwise.Row(name, (2,), state) for name, state in layers])
+    layerwise._refuse_an_end_that_nothing_fits(comparison)
+    states = [state for _, state in layers]
+    assert comparison.ok == (first is None)
+    if comparison.first is not None:
+        assert comparison.first.layer == first
+        states[-1] = "OUT OF LINE"
+    assert [row.state for row in comparison.rows] == states
+
+
+def test_places_of_a_sample() -> None:
+    from tt_impl.harness.comparison.layerwise import _places
+
+    assert torch.equal(_places(4096), torch.arange(4096))
+    some = _places(4097)
+    assert some.shape == (4096,) and torch.equal(some, _places(4097)) and len(set(some.tolist())) < 3000
+
+
+def test_ways_to_call() -> None:
+    from tt_impl.harness.comparison.taps import call
+
+    def function(x: Any, y: Any = 0) -> Any:
+        return x, y
+
+    assert (
+        call(function, A) == (A, 0) and call(function, [1, 2]) == (1, 2) and call(function, {"y": 3, "x": 4}) == (4, 3)
+    )
+
+
+def test_names_of_layers_in_a_refusal() -> None:
+    from tt_impl.harness.comparison.layerwise import _some
+
+    assert _some([(str(i), A) for i in range(8)]) == "0, 1, 2, 3, 4, 5, 6, 7"
+    assert _some([(str(i), A) for i in range(9)]) == "0, 1, 2, 3, 4, 5, 6, 7, ..."
+
+
+@pytest.mark.parametrize(
+    ("returned", "rows"),
+    [(A, ["0", "(module)", "(returned)"]), (A[:1], ["0", "(module)"]), ([A], ["0", "(module)"])],
+)
+def test_what_is_compared(returned: Any, rows: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the program gives back only if it is one tensor with as many elements as the module's."""
+    from tt_impl.harness.comparison import layerwise
+    from tt_impl.harness.comparison.taps import Result
+
+    results = [Result("ttnn.add", "a.py:1", [A], (1, 1))]
+    monkeypatch.setattr(layerwise, "results_of", lambda program, inputs: (results, returned))
+    module = torch.nn.Sequential(torch.nn.Identity())
+    shown: list[str] = []
+    found = layerwise.compare(module, print, A, show=shown.append)
+    assert [row.layer for row in found.rows] == rows and found.ok and shown == [found.text()]
+    assert layerwise.compare(module, print, A, taps={"0": "add"}, show=None).ok and len(shown) == 1
+    with pytest.raises(UserError, match=r"^taps names '1', which is no layer; choose one of 0, \(module\)\.$"):
+        layerwise.compare(module, print, A, taps={"0": "add", "1": "add"})
+    results.clear()
+    with pytest.raises(UserError, match="ran no operation on a device"):
+        layerwise.compare(module, print, A)
