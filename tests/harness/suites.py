@@ -48,10 +48,10 @@ class Ran:
         return {name: verdict.category for name, verdict in self.verdicts.items()}
 
 
-def run_suite(folder: Path, *arguments: str, files: tuple[str, ...] = ()) -> Ran:
+def run_suite(folder: Path, *arguments: str, files: tuple[str, ...] = (), conftest: bool = True) -> Ran:
     """Copy the suite, or some of its files, into ``folder`` and run it there with the plugin and ``arguments``."""
     suite, temporary, log, junit = folder / "suite", folder / "tmp", folder / "log.json", folder / "junit.xml"
-    wanted = ("conftest.py", *files) if files else tuple(path.name for path in SUITE.glob("*.py"))
+    wanted = (*["conftest.py"] * conftest, *files) if files else tuple(path.name for path in SUITE.glob("*.py"))
     suite.mkdir()
     temporary.mkdir()
     for name in wanted:

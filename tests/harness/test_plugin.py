@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -142,6 +144,22 @@ def test_what_was_not_run_is_told(tmp_path: Path) -> None:
     assert ran.code == 1 and re.search(r"^ +1  not run: the run ended before$", ran.out, re.MULTILINE)
 
 
+@pytest.mark.parametrize("values", ["on", "off"])
+def test_a_session_word_for_word(values: str, tmp_path: Path) -> None:
+    """On the plugin's own fixtures, with random weights; out of memory once, and with values or without."""
+    options = ("--ttnn-mock=n300", f"--ttnn-mock-values={values}", "--ttnn-mock-weights=random:3", "--color=no")
+    ran = run_suite(tmp_path, *options, files=("test_session.py",), conftest=False)
+    cases = ElementTree.parse(tmp_path / "junit.xml").iter("testcase")
+    properties = {
+        case.attrib["name"]: [[value.attrib["name"], value.attrib["value"]] for value in case.iter("property")]
+        for case in cases
+    }
+    memory = (
+        ran.out.partition("ttnn mock memory ---")[2].partition("\n---")[0].partition("\n")[2].partition("\n====")[0]
+    )
+    words.check(f"session_{values}.txt", "\n".join([ran.told(), json.dumps(properties), memory, ""]))
+
+
 def test_golden_functions_on_request(tmp_path: Path) -> None:
     """They answer what has no rule or refuses an option, and such a pass is counted apart."""
     ran = run_suite(
@@ -236,10 +254,17 @@ def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
     [
         ("--ttnn-report=no/where", "ERROR: --ttnn-report 'no/where' is no folder and lies in none"),
         ("--ttnn-mock-sample=-1", "ERROR: --ttnn-mock-sample -1 is no number of cases; 0 takes all."),
+        ("--ttnn-mock-cases=-1", "ERROR: --ttnn-mock-cases -1 is no number of cases; 0 takes all."),
+        ("--ttnn-mock-weights=small", "ERROR: weights can be random or random:SEED, not 'small'."),
+        (
+            "--ttnn-mock=auto --ttnn-mock-isolate=none",
+            "--ttnn-mock auto needs a process per mesh; name a mesh, or leave",
+        ),
+        ("--ttnn-mock=auto --pdb", "--ttnn-mock auto needs a process per mesh; name a mesh, or leave"),
     ],
 )
 def test_an_option_that_cannot_be_met_is_told_before_tests_run(tmp_path: Path, option: str, sentence: str) -> None:
-    ran = run_suite(tmp_path, "--ttnn-mock=n150", option, files=("test_values.py",))
+    ran = run_suite(tmp_path, "--ttnn-mock=n150", *option.split(), files=("test_values.py",))
     assert ran.code == 4 and sentence in ran.out and "Traceback" not in ran.out and ran.verdicts == {}
 
 
