@@ -84,6 +84,39 @@ def test_what_iterations_leave_behind(iterations: list, lost: list[tuple[str, in
     assert {leak.iterations for leak in leaks} <= {len(iterations) - 1} and all(leak.marked for leak in leaks)
 
 
+def test_a_mark_that_no_call_has_placed() -> None:
+    meter = in_loops(*A[:3])
+    meter.marks.pop()
+    assert peaks.leaks(meter) == []
+    meter.iteration()
+    (leak,) = peaks.leaks(meter)
+    assert leak.iterations == 2 and meter.marks == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("calls", "launches", "places"),
+    [
+        ("abcabcabcabc", {1}, [3, 6, 9]),
+        ("xabcabcabcabcy", {2}, [4, 7, 10]),
+        ("xabcabcabcabcy", {5}, [6, 9, 12]),
+        ("abcabcabcabcabc", {1}, [3, 6, 9, 12]),
+        ("abcabcabc", {1}, []),  # three
+        ("abababab", {0, 1, 2, 3, 4, 5, 6, 7}, []),  # a list that is filled
+        ("abcabcabcabc", set(), []),  # nothing runs
+        ("abcabcabcabc", {9, 10, 11}, []),
+        ("abcabcabcabcabxabx", {1}, []),  # what ends the program does not repeat itself
+        ("abcxabcdabcdabcdabcd", {5}, [8, 12, 16]),
+        ("abcdabcdabcdabcdxyzxyzxyzxyz", {1, 17}, [4, 8, 12]),  # the longest
+        ("xyzxyzxyzxyzabcdabcdabcdabcd", {1, 13}, [16, 20, 24]),
+    ],
+)
+def test_sequences_that_repeat_themselves(calls: str, launches: set[int], places: list[int]) -> None:
+    meter = Meter(EventLog())
+    meter.calls = [(number, (name,), number) for number, name in enumerate(calls)]
+    meter.launches = [SimpleNamespace(event=event) for event in launches]
+    assert peaks.repetitions(meter) == places
+
+
 def test_memory_that_was_given_back_unseen() -> None:
     """Taken twice at one place it was given back in between; what nobody took is not given back."""
     meter = Meter(EventLog())

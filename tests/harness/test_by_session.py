@@ -16,7 +16,7 @@ pytest.importorskip("ttnn")
 from tests.harness import words
 from tests.harness.programs.events import call, captured, crossing, made, use
 from tt_impl.harness.reports import index, visualizer
-from tt_impl.harness.reports.write import write
+from tt_impl.harness.reports.write import try_to_write, write
 from tt_impl.harness.watch.exhausted import Block, Exhausted, Holder, MemoryState
 from tt_impl.harness.watch.meter import Allocation, Launch, Level, Meter
 from tt_impl.harness.watch.results import Results
@@ -190,7 +190,33 @@ def exhausted() -> Session:
     return session
 
 
-SESSIONS = {"whole": whole, "exhausted": exhausted, "nothing": lambda: session_of([])}
+def many() -> Session:
+    """More lines than are named: of launches, of owners, of tensors between pieces of L1, which is exhausted."""
+    events = [call("exp", [1], [10 + number]) for number in range(17)]
+    session = session_of(events)
+    assert session.meter is not None
+    session.meter.meshes = {WORMHOLE: mesh([0], [1, 1], "wormhole_b0", [8, 8], 12)}
+    blocks = [Block(1 * KIB, None)]
+    for event in events:
+        size = (event.number % 9 + 1) * KIB
+        session.meter.launches.append(launch(event, "UnaryDeviceOperation", [operand(32 * (20 - event.number), 64)]))
+        session.meter.history.append((1, event.number, allocation(event, event.number * MIB, size, "L1")))
+        session.meter.calls.append((event.number, (event.op, event.where, ()), event.number))
+        holder = Holder(event.number * MIB, size, event.op, event.where, event.number, event.number, (1,), "BFLOAT16")
+        blocks += [Block(size, holder), Block(1 * KIB, None)]
+    session.meter.levels = [Level(16, WORMHOLE, "L1", 84 * KIB, 18 * KIB, 1 * KIB)]
+    states = {
+        "DRAM": MemoryState(12, 16 * MIB, 1 * MIB, 15 * MIB, 15 * MIB, blocks[:6]),
+        "L1": MemoryState(64, 144 * KIB, 84 * KIB, 60 * KIB, 1 * KIB, blocks),
+        "L1_SMALL": MemoryState(64, 1 * KIB, 1 * KIB, 0, 0, blocks[1:2]),
+    }
+    place = 16, "ttnn.exp", "a.py:16"
+    session.exhaustion.records = [Exhausted(*place, "L1", 1 * MIB, 60 * KIB, 0, 0, (1, 1), states)]
+    session.log.left_by_error = {16}
+    return session
+
+
+SESSIONS = {"many": many, "whole": whole, "exhausted": exhausted, "nothing": lambda: session_of([])}
 
 
 def text_of(path: Path) -> str:
@@ -214,3 +240,11 @@ def test_all_files_of_reports(tmp_path: Path) -> None:
     files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     text = "".join(f"== {path.relative_to(tmp_path)}\n{text_of(path)}" for path in files)
     words.check("sessions.txt", text)
+
+
+def test_numbers_that_are_none_are_no_report(tmp_path: Path) -> None:
+    session = whole()
+    assert session.results is not None
+    session.results.of[1] = [{"absmax": float("nan")}]
+    said = try_to_write(tmp_path, "x", session, [])["unreported"]
+    assert said.startswith("ValueError: Out of range float values") and not (tmp_path / "x.json").exists()
