@@ -10,7 +10,7 @@ import pytest
 from tests.harness import words
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.harness.measured import __name__ as MEASURED
-from tt_impl.harness.reports.exhausted import advice, cheapest, lines, unused
+from tt_impl.harness.reports.exhausted import advice, as_json, cheapest, lines, unused
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -90,6 +90,10 @@ def test_what_a_line_no_longer_uses() -> None:
     replaced, idle, current = (Holder(0, 1, "op", "line", event, used) for event, used in ((1, 2), (4, 4), (7, 9)))
     again = Holder(0, 1, "op", "line", 5, 9)
     assert unused([replaced, idle, again, current]) == ([replaced], [idle])
+    with_the_next = Holder(0, 1, "op", "line", 2, 5)
+    assert unused([with_the_next, again]) == ([], [])
+    nobody = Holder(0, 1, "(no tensor)", "", -1, -1)
+    assert unused([nobody, nobody]) == ([], [])
 
 
 @needs_ttnn
@@ -124,6 +128,45 @@ def test_what_to_free_first(uses: list[int], bank: int, size: int, said: str) ->
     state = MemoryState(1, bank, 6 * len(uses), 0, 0, blocks)
     first, *_ = advice(Exhausted(9, "op", "line", "L1", 0, size, 0, 0, (1, 1), {"L1": state}))
     assert said in first, first
+
+
+@needs_ttnn
+@pytest.mark.parametrize(
+    ("buffers_end", "states", "said", "advised"),
+    [
+        (0, {}, "in op at line: it asked for 7.0 KiB of L1.", []),
+        (
+            900 * KIB,
+            {"L1": (900 * KIB, 0, [])},
+            "in op at line: the circular buffers of its program end at 900.0 KiB of a core's L1 and would have to end "
+            "at 800.0 KiB, on every device of the 1x2 mesh.",
+            ["smaller blocks or chunks in its program config, or more cores, make the buffers of the program smaller."],
+        ),
+        (
+            900 * KIB,
+            {"L1": (900 * KIB, 100 * KIB, [("(no tensor)", "", ()), ("add", "a.py:1", (4, 4))])},
+            "in op at line: the circular buffers of its program end at 900.0 KiB of a core's L1 and would have to end "
+            "at 800.0 KiB; tensors have 100.0 KiB of L1, on every device of the 1x2 mesh.",
+            [
+                "the largest owner is (no tensor) at  with 50.0 KiB of a core.",
+                "tensors need not be in L1: memory_config=ttnn.DRAM_MEMORY_CONFIG places them in DRAM.",
+            ],
+        ),
+    ],
+)
+def test_programs_that_do_not_fit(buffers_end: int, states: dict, said: str, advised: list[str]) -> None:
+    from tt_impl.harness.watch.exhausted import Block, Exhausted, Holder, MemoryState
+
+    made = {}
+    for name, (bank, allocated, owners) in states.items():
+        holders = [Holder(0, 50 * KIB, op, where, -1 if not where else 3, 5, shape) for op, where, shape in owners]
+        blocks = [Block(holder.bytes, holder) for holder in holders]
+        made[name] = MemoryState(64, bank, allocated, bank - allocated, bank - allocated, blocks)
+    record = Exhausted(9, "op", "line", "L1", 7 * KIB, 0, buffers_end, 800 * KIB, (1, 2), made)
+    told = as_json(record, [])
+    assert (told["sentence"], told["advice"]) == (f"this run ended out of memory, {said}", advised)
+    shapes = [owner["shapes"] for memory in told["memories"].values() for owner in memory["owners"]]
+    assert shapes in ([], [[], [[4, 4]]])
 
 
 def test_lines_that_pile_up_are_named_in_the_report(measured: dict[str, Any]) -> None:

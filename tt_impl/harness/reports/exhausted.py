@@ -106,8 +106,7 @@ def _owner(group: list[Holder]) -> dict[str, Any]:
 
 def unused(group: list[Holder]) -> tuple[list[Holder], list[Holder]]:
     """Find tensors of a line that were used, but not since it made its next one, and those that never were."""
-    pairs = [(holder, later) for holder, later in pairwise(group) if holder.event >= 0]
-    left = [holder for holder, later in pairs if holder.event < holder.used < later.event]
+    left = [holder for holder, later in pairwise(group) if holder.event < holder.used < later.event]
     return left, [holder for holder in group if 0 <= holder.used == holder.event]
 
 

@@ -17,11 +17,11 @@ def program(report: dict[str, Any]) -> str:
     """Show in tables what :func:`tt_impl.harness.reports.write.content` says."""
     meshes = ", ".join("x".join(map(str, m["shape"])) + f" {m['arch']}" for m in report["meshes"])
     head = f"{len(report['operations'])} operations on {meshes or 'no mesh'}, on a mock mesh: no kernel was run."
-    if rounded := rounding.sentence([report.get("numerics", {})]):
+    if rounded := rounding.sentence([report["numerics"]]):
         head = f"{head} {rounded}."
-    if not report.get("values", True):
+    if not report["values"]:
         head = f"{head} Values off: nothing about values was shown."
-    if ended := report["memory"].get("ended"):
+    if ended := report["memory"]["ended"]:
         head = "\n".join([f"**{ended['sentence']}**", "", "```text", *exhausted.lines(ended)[1:], "```", "", head])
     parts = _findings(report) + _time(report) + _memory(report) + _collectives(report)
     return "\n".join([f"# {report['name']}", "", head, "", *parts]) + "\n"
@@ -88,8 +88,8 @@ def _memory(report: dict[str, Any]) -> list[str]:
                 lines += [as_markdown(rows, ("op", "line", "shape", "dtype", "n", "KiB a bank")), ""]
     if count := report["memory"]["unknown_layouts"]:
         lines += [f"Of {count} programs ttnn would not tell the circular buffers.", ""]
-    lines += [f"At the end {trace}\n" for trace in report["memory"].get("traces", [])]
-    if (binaries := report["memory"].get("kernel_binaries", {"programs": 0}))["programs"]:
+    lines += [f"At the end {trace}\n" for trace in report["memory"]["traces"]]
+    if (binaries := report["memory"]["kernel_binaries"])["programs"]:
         lines += [
             f"Not in these figures: kernel binaries of {binaries['programs']} programs, about "
             f"{binaries['bytes'] / _MIB:.1f} MiB of DRAM on each device ({binaries['source']}).",
