@@ -103,6 +103,7 @@ def test_a_mark_that_no_call_has_placed() -> None:
         ("abcabcabc", {1}, []),  # three
         ("abababab", {0, 1, 2, 3, 4, 5, 6, 7}, []),  # a list that is filled
         ("abcabcabcabc", set(), []),  # nothing runs
+        ("abcabcabcabc", {4}, [5, 8, 11]),
         ("abcabcabcabc", {9, 10, 11}, []),
         ("abcabcabcabcabxabx", {1}, []),  # what ends the program does not repeat itself
         ("abcxabcdabcdabcdabcd", {5}, [8, 12, 16]),

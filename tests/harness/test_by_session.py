@@ -114,6 +114,7 @@ def remembered(session: Session, events: list[Event]) -> None:
         )
     ]  # fmt: skip
     session.meter.levels.append(Level(5, BLACKHOLE, "DRAM", 16 * MIB, 1008 * MIB, 1008 * MIB))
+    session.meter.levels.append(Level(5, BLACKHOLE, "L1", 0, 1000 * KIB, 1000 * KIB))
     session.meter.programs = 7
 
 
@@ -154,15 +155,15 @@ def whole() -> Session:
 
 def exhausted() -> Session:
     """A loop that leaks and a line whose tensors pile up, until ttnn has no more memory; no values are computed."""
-    loop = [call("exp", [1], [10 + number]) for number in range(5)]
+    loop = [call("exp", [1], [made(10 + number, address=number * MIB)]) for number in range(5)]
     piled = [call("add", [20 + number], [21 + number]) for number in range(4)]
-    steps = [step for event in piled for step in (event, call("relu", [event.outputs[0].buffer], [50]))]
-    session = session_of([*loop, *steps, call("zeros")])
+    steps = [step for event in (*loop, *piled) for step in (event, call("relu", [event.outputs[0]], [50]))]
+    session = session_of([*steps, call("zeros")])
     assert session.meter is not None
     session.meter.meshes = {WORMHOLE: mesh([0, 1], [1, 2], "wormhole_b0", [8, 7], 12)}
     for event in loop:
         event.where = "a.py:7"
-        session.meter.history.append((1, event.number, allocation(event, event.number * MIB, 1 * MIB)))
+        session.meter.history.append((1, event.number, allocation(event, event.outputs[0].address, 1 * MIB)))
         session.meter.marks.append(len(session.meter.history))
     holders = []
     for event in piled:
@@ -174,8 +175,8 @@ def exhausted() -> Session:
         holders.append(
             Holder(taken.address, taken.bytes, event.op, event.where, event.number, event.number + 1, (7, 8))
         )
-    session.meter.calls = [(11, ("ttnn.add", "a.py:8", ()), 8)]
-    session.meter.levels = [Level(11, WORMHOLE, "DRAM", 11 * MIB, 5 * MIB, 1 * MIB)]
+    session.meter.calls = [(16, ("ttnn.add", "a.py:8", ()), 8)]
+    session.meter.levels = [Level(16, WORMHOLE, "DRAM", 11 * MIB, 5 * MIB, 1 * MIB)]
     blocks = [block for holder in holders for block in (Block(holder.bytes, holder), Block(1 * MIB, None))]
     states = {
         "DRAM": MemoryState(12, 16 * MIB, 11 * MIB, 5 * MIB, 1 * MIB, blocks),
