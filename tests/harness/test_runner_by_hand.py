@@ -1,0 +1,416 @@
+"""What runs somebody's tests, piece by piece: options, limits, groups, reports of a process that is gone, questions."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ttnn")
+
+import ttnn
+
+from refsim.base.errors import UserError
+from tests.harness import words
+from tt_impl.harness import plugin, script
+from tt_impl.harness.pytest import isolation, machine, questions, verdicts
+from tt_impl.harness.pytest.runner import Runner, _fail, _outlives, _with_tuples
+from tt_impl.harness.pytest.summary import Summary
+from tt_impl.harness.pytest.verdicts import Verdict
+
+OPTIONS = {
+    "ttnn_mock": "t3k", "ttnn_mock_fallback": False, "ttnn_mock_numerics": None, "ttnn_mock_values": "on",
+    "ttnn_mock_isolate": "file", "ttnn_mock_timeout": 900.0, "ttnn_report": None, "ttnn_mock_json": None,
+}  # fmt: skip
+INI = {"ttnn_mock_numerics": "off", "ttnn_mock_strict": "", "timeout": "0"}
+
+
+def config(ini: dict[str, str] | None = None, plugins: tuple[str, ...] = (), **options: Any) -> Any:
+    options = OPTIONS | options
+    manager = SimpleNamespace(hasplugin=lambda name: name in plugins)
+    return SimpleNamespace(
+        getoption=lambda name, default=None: options.get(name, default),
+        getini=(INI | (ini or {})).__getitem__,
+        pluginmanager=manager,
+    )
+
+
+def item(name: str, *markers: Any, path: str = "/a/test_x.py", fixtures: tuple[str, ...] = ()) -> Any:
+    return SimpleNamespace(
+        nodeid=name, path=path, location=(path, 3, name), keywords=["b", "a"], fixturenames=fixtures,
+        get_closest_marker=lambda wanted: next((m for m in markers if m.name == wanted), None),
+    )  # fmt: skip
+
+
+def marker(*arguments: Any, **options: Any) -> Any:
+    return SimpleNamespace(name="timeout", args=arguments, kwargs=options)
+
+
+def test_options_of_the_plugin() -> None:
+    """By default, and given; a file behind ``--ttnn-mock-strict`` is none of its kinds."""
+    parser = pytest.Parser(_ispytest=True)
+    plugin.pytest_addoption(parser)
+    defaults = {name: value for name, value in vars(parser.parse_known_args([])).items() if name.startswith("ttnn")}
+    assert defaults == OPTIONS | {
+        "ttnn_mock": None, "ttnn_mock_sample": 0, "ttnn_mock_cases": 0, "ttnn_mock_seed": "0", "ttnn_mock_strict": None,
+        "ttnn_mock_weights": "",
+    }  # fmt: skip
+    words = ["--ttnn-mock=n150", "--ttnn-mock-fallback", "--ttnn-mock-sample=2", "--ttnn-mock-timeout=5"]
+    given = parser.parse_known_args([*words, "--ttnn-mock-strict", "--ttnn-mock-isolate=none"])
+    found = given.ttnn_mock, given.ttnn_mock_fallback, given.ttnn_mock_sample, given.ttnn_mock_timeout
+    assert found == ("n150", True, 2, 5.0) and (given.ttnn_mock_strict, given.ttnn_mock_isolate) == ("all", "none")
+    arguments = ["--ttnn-mock-strict", "test_x.py"]
+    early = SimpleNamespace(known_args_namespace=None)
+    plugin.pytest_load_initial_conftests(early, parser, arguments)
+    assert arguments == ["--ttnn-mock-strict=all", "test_x.py"] and early.known_args_namespace.ttnn_mock_strict == "all"
+
+
+def test_a_mock_that_is_found_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_machine", machine._Machine())
+    lines: list[Any] = []
+    late = config()
+    late.addinivalue_line = lambda *line: lines.append(line)
+    with pytest.raises(pytest.UsageError, match=r"set PYTEST_PLUGINS=tt_impl\.harness\.plugin instead of using -p"):
+        plugin.pytest_configure(late)
+    late.getoption = lambda name: None
+    plugin.pytest_configure(late)
+    assert [line[1].partition("(")[0] for line in lines] == ["ttnn_mock_allow"] * 2
+
+
+@pytest.mark.parametrize(("asked", "seed", "values"), [("random", 0, "on"), ("random:3", 3, "off"), ("", None, "on")])
+def test_weights_that_are_asked_for(asked: str, seed: int | None, values: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: list[Any] = []
+    monkeypatch.setattr("tt_impl.harness.weights.install", installed.append)
+    plugin._install_weights(SimpleNamespace(ttnn_mock_weights=asked, ttnn_mock_values=values))
+    assert [(one.seed, one.values) for one in installed] == [(seed, values == "on")] * (seed is not None)
+
+
+@pytest.mark.parametrize(
+    ("options", "plugins", "markers", "limit"),
+    [
+        ({}, (), (), 900.0),
+        ({"ttnn_mock_timeout": 7.0}, ("timeout",), (), 7.0),
+        ({"timeout": 5}, (), (), 900.0),
+        ({"timeout": 5}, ("timeout",), (), 35.0),
+        ({"ini": "6"}, ("timeout",), (), 36.0),
+        ({"ini": "6", "timeout": 5}, ("timeout",), (), 35.0),
+        ({"timeout": 5}, ("timeout",), (marker(8),), 38.0),
+        ({"timeout": 5}, ("timeout",), (marker(timeout=9),), 39.0),
+        ({"timeout": 5}, ("timeout",), (marker(),), 35.0),
+        ({"timeout": 5}, ("timeout",), (marker(0),), 35.0),
+    ],
+)
+def test_how_long_a_test_may_take(options: dict[str, Any], plugins: Any, markers: Any, limit: float) -> None:
+    options = dict(options)
+    ini = {"timeout": options.pop("ini", "0")}
+    assert Runner(config(ini, plugins, **options))._limit(item("t", *markers)) == limit
+
+
+def test_what_is_asked_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[str] = []
+    monkeypatch.setattr(machine, "enter", entered.append)
+    runner = Runner(config())
+    assert (runner.fallback, runner.numerics, runner.values, runner.here, runner.strict) == (
+        False,
+        "off",
+        True,
+        False,
+        None,
+    )
+    runner = Runner(config({"ttnn_mock_strict": "all"}, ttnn_mock_numerics="fast", ttnn_mock_values="off"))
+    assert (runner.numerics, runner.values) == ("fast", False) and runner.strict is not None and entered == []
+    for options in ({"ttnn_mock_isolate": "none"}, {"usepdb": True}):
+        assert Runner(config(**options)).here and entered == ["t3k"]
+        entered.clear()
+        with pytest.raises(pytest.UsageError, match="--ttnn-mock auto needs a process per mesh"):
+            Runner(config(ttnn_mock="auto", **options))
+
+
+def test_tests_that_share_a_process() -> None:
+    """Those of a file on one mesh; of a mesh that each asks for, those that ask for the same."""
+    a, b = (item(name, fixtures=(fixture,)) for name, fixture in (("a", "device"), ("b", "mesh_device")))
+    for isolate, mesh, groups in (
+        ("file", "t3k", [("t3k", "/a/test_x.py")] * 2),
+        ("test", "t3k", [("t3k", "a"), ("t3k", "b")]),
+        ("file", "auto", [("n150", "/a/test_x.py"), ("t3k", "/a/test_x.py")]),
+    ):
+        runner = Runner(config(ttnn_mock=mesh, ttnn_mock_isolate=isolate))
+        assert [runner._group(one) for one in (a, b)] == groups and runner._group(None) is None
+    a.session = SimpleNamespace(items=[b, a])
+    assert (runner._number(a), runner._number(b)) == (1, 0)
+
+
+@pytest.mark.parametrize(("timed_out", "category"), [(True, "timeout"), (False, "crash")])
+def test_reports_of_a_process_that_is_gone(timed_out: bool, category: str) -> None:
+    end = isolation.Ended("was killed by SIGSEGV", "in ttnn.add on [[32, 32]]", "  File x", timed_out)
+    failed, put_away = Runner(config())._ended(item("t"), end, 2.5)
+    message = "the process was killed by SIGSEGV in ttnn.add on [[32, 32]]."
+    shown = {"category": category, "op": "ttnn.add", "message": message, "mesh": "t3k"}
+    assert (failed.when, failed.outcome, failed.longrepr, failed.duration) == (
+        "call", "failed", f"{message}\n\n  File x", 2.5,
+    )  # fmt: skip
+    assert failed.ttnn_mock == shown | {"seconds": 2.5, "when": "call", "outcome": "failed"}
+    assert (put_away.when, put_away.outcome, put_away.longrepr, put_away.duration) == ("teardown", "passed", None, 0.0)
+    assert put_away.ttnn_mock == shown | {"seconds": 0.0, "when": "teardown", "outcome": "passed"}
+    for report in (failed, put_away):
+        assert (report.nodeid, report.location) == ("t", ("/a/test_x.py", 3, "t"))
+        assert list(report.keywords.items()) == [("b", 1), ("a", 1)]
+    nowhere = isolation.Ended("exited with code 3", "", "", False)
+    assert str(nowhere) == "the process exited with code 3 before any operation of ttnn." and nowhere.op == ""
+    assert Runner(config())._ended(item("t"), nowhere, 0.0)[0].longrepr == str(nowhere)
+
+
+def test_reports_that_came_as_json() -> None:
+    data = {"location": ["a.py", 1, "t"], "user_properties": [["n", 1]], "longrepr": ["a.py", 1, "skipped"]}
+    assert _with_tuples(data) == {
+        "location": ("a.py", 1, "t"), "user_properties": [("n", 1)], "longrepr": ("a.py", 1, "skipped"),
+    }  # fmt: skip
+    assert _with_tuples(data | {"longrepr": "text"})["longrepr"] == "text"
+
+
+def test_a_pass_that_is_turned_into_a_failure() -> None:
+    report: Any = SimpleNamespace(outcome="skipped", longrepr=None, wasxfail="known")
+    _fail(report, "why", ["a", "b"])
+    assert vars(report) == {"outcome": "failed", "longrepr": "why:\na\nb"}
+
+
+@pytest.mark.parametrize(
+    ("scope", "result", "outlives"),
+    [
+        ("module", ([1], 0), True), ("session", (object(), 0), True), ("function", ([1], 0), False),
+        ("module", None, False), *(("module", (value, 0), False) for value in (None, "a", b"a", 1, 1.5)),
+    ],
+)  # fmt: skip
+def test_what_later_tests_use(scope: str, result: Any, outlives: bool) -> None:
+    fixtures = {"x": [SimpleNamespace(scope=scope, cached_result=result)], "y": []}
+    assert _outlives(SimpleNamespace(_fixtureinfo=SimpleNamespace(name2fixturedefs=fixtures))) == outlives  # type: ignore[arg-type]
+
+
+def test_the_user_s_part_of_a_stack() -> None:
+    """From where it stands up to what runs tests, without what lies between it and ttnn."""
+    root = "/x/tt_impl"
+    frames = [
+        f"{root}/trace/a.py",
+        "/user/model.py",
+        f"{root}/mock/b.py",
+        f"{root}/harness/c.py",
+        f"{root}/layers/d.py",
+    ]
+    lines = [f'  File "{name}", line 1 in f' for name in frames]
+    for caller in ("/lib/_pytest/python.py", "/lib/pluggy/_callers.py", "<frozen runpy>"):
+        stack = "\n".join(["Fatal Python error", *lines, f'  File "{caller}", line 2', '  File "/user/test.py"'])
+        assert isolation._of_the_user(stack) == "\n".join(["Fatal Python error", lines[1], lines[4]])
+    assert isolation._of_the_user("Traceback (most recent call last):\n /_pytest/ \n") == (
+        "Traceback (most recent call last):\n /_pytest/"
+    )
+
+
+def test_a_child_that_somebody_else_has_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is gone, which is what was wanted; whether it could still be killed does not matter."""
+    closed: list[bool] = []
+    killed: list[tuple[int, int]] = []
+
+    def gone(error: type[Exception]) -> Any:
+        def call(*what: int) -> None:
+            killed.append(what)  # type: ignore[arg-type]
+            raise error
+
+        return call
+
+    monkeypatch.setattr(isolation.os, "kill", gone(ProcessLookupError))
+    monkeypatch.setattr(isolation.os, "waitpid", gone(ChildProcessError))
+    child: Any = isolation.Child((), 123, SimpleNamespace(close=lambda: closed.append(True)), SimpleNamespace(), 0)
+    assert child._end(signal.SIGKILL) == 0 and killed == [(123, signal.SIGKILL), (123, 0)] and closed == [True]
+    assert child._end() == 0 and killed[2:] == [(123, 0)]
+
+
+def test_questions_are_asked_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once each, until they may be asked here; an answer that is one of an enum's is one again."""
+    asked: list[str] = []
+    machine_of, cluster = ModuleType("machine"), ModuleType("cluster")  # which can be keys
+    kinds = ttnn.cluster.ClusterType
+    vars(cluster).update(get_cluster_type=lambda: kinds.T3K, ClusterType=kinds)
+    vars(machine_of).update(
+        get_arch_name=lambda: asked.append("arch") or "wormhole_b0",
+        get_num_devices=lambda: asked.append("devices") or 8,
+        cluster=cluster,
+    )
+    names = ((machine_of, "get_arch_name"), (machine_of, "get_num_devices"), (machine_of, "not_there"))
+    before = vars(machine_of).copy()
+    monkeypatch.setattr(questions, "ttnn", machine_of)
+    monkeypatch.setattr(questions, "QUESTIONS", (*names, (cluster, "get_cluster_type")))
+    monkeypatch.setattr(questions, "_originals", {})
+    elsewhere: list[Any] = []
+    monkeypatch.setattr(questions.Child, "ask", lambda question: elsewhere.append(question()) or elsewhere[-1])
+    questions.ask_elsewhere()
+    for _ in range(2):
+        assert (machine_of.get_arch_name(), machine_of.get_num_devices()) == ("wormhole_b0", 8)
+        assert cluster.get_cluster_type() is kinds.T3K
+    assert asked == ["arch", "devices"] and elsewhere == [{"value": "wormhole_b0"}, {"value": 8}, {"enum": "T3K"}]
+    questions.ask_here()
+    assert vars(machine_of) == before and questions._originals == {}
+
+
+def test_a_machine_is_prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a named mesh; where each test has its own, that of questions while tests are collected, asked elsewhere."""
+    import torch
+
+    done: list[Any] = []
+    threads: list[int] = []
+    monkeypatch.delenv("ARCH_NAME", raising=False)
+    monkeypatch.setattr(machine.environment, "make_folder", lambda: tmp_path)
+    monkeypatch.setattr(machine.environment, "share_runtime_root", lambda folder: done.append(("root", folder)))
+    for name in ("keep_temporary_files", "point_at", "prepare"):
+        monkeypatch.setattr(machine.hardware, name, lambda *what, name=name: done.append((name, *what)))
+    for name in ("_complete", "_hide"):
+        monkeypatch.setattr(machine, name, lambda name=name: done.append(name))
+    monkeypatch.setattr(questions, "ask_elsewhere", lambda: done.append("elsewhere"))
+    monkeypatch.setattr(machine.atexit, "register", done.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    ends = ["_complete", "_hide"]
+    for mesh, how, of in (("n300", "prepare", "n300"), ("auto", "point_at", "t3k")):
+        done.clear()
+        monkeypatch.setattr(machine, "_machine", machine._Machine())
+        assert not machine.is_prepared()
+        machine.prepare(mesh)
+        begin = [machine.say_no_more, ("root", tmp_path), ("keep_temporary_files", tmp_path)]
+        assert done == [*begin, (how, machine.get_mesh(of), tmp_path), *ends, *["elsewhere"] * (mesh == "auto")]
+        assert machine._machine == machine._Machine(mesh, tmp_path, 5) and machine.is_prepared()
+    assert threads == [1, 1] and machine.os.environ["ARCH_NAME"] == "wormhole_b0"
+    with pytest.raises(UserError, match="mesh 't4k' does not exist"):
+        machine.prepare("t4k")
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_mesh_is_entered(opened: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import torch
+
+    done: list[Any] = []
+    monkeypatch.setattr(torch, "set_num_threads", done.append)
+    monkeypatch.setattr(questions, "ask_here", lambda: done.append("here"))
+    monkeypatch.setattr(machine.hardware, "prepare", lambda *what: done.append(what))
+    monkeypatch.setattr(machine, "_machine", machine._Machine("auto", tmp_path, 5, opened))
+    spec = machine.get_mesh("n300")
+    if opened:
+        with pytest.raises(UserError, match="a module opened a device while tests were collected"):
+            machine.enter("n300")
+    else:
+        assert machine.enter("n300") == spec
+    assert done == [5, "here", (spec, tmp_path)]
+    monkeypatch.setattr(isolation.Child, "ask", lambda question: question is machine._sees_another_cluster)
+    machine.look_for_devices()
+    assert machine._machine.opened
+
+
+def test_the_head_of_a_run() -> None:
+    text = "ttnn mock: t3k; ttnn builds every program, {}, no kernel is run"
+    for values, said in (
+        ("on", "values are computed beside it"),
+        ("off", "values are off: nothing about them is shown"),
+    ):
+        assert Summary(config(ttnn_mock_values=values)).pytest_report_header() == text.format(said)
+
+
+def told(when: str = "call", outcome: str = "passed", longrepr: Any = None, **more: Any) -> Any:
+    return SimpleNamespace(when=when, outcome=outcome, longrepr=longrepr, **more)
+
+
+@pytest.mark.parametrize(
+    ("report", "error", "caught", "wanted"),
+    [
+        (told(), None, [], {"outcome": "passed", "category": "own"}),
+        (told(outcome="failed"), None, ["unknown.\nmore"], {"category": "caught", "message": "unknown. more"}),
+        (told(outcome="failed", longrepr="[XPASS]"), None, [], {"category": "assertion", "message": "[XPASS]"}),
+        (told(outcome="skipped", longrepr=("a.py", 1, "no")), None, [], {"category": "skipped", "message": "no"}),
+        (told(outcome="skipped", longrepr="text"), None, [], {"category": "skipped", "message": ""}),
+        (
+            told(outcome="skipped", longrepr="text", wasxfail="known"), None, [],
+            {"category": "expected", "message": "known"},
+        ),
+        (
+            told("setup", "failed"), ValueError("no"), [],
+            {"category": "error", "op": "", "missing": "", "message": "no", "memory": {}, "where": "/u/a.py:4"},
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_phase_showed(report: Any, error: Any, caught: list[str], wanted: dict[str, Any]) -> None:
+    shadow = SimpleNamespace(emulated={"ttnn.rand": 1}, computes=True)
+    session = SimpleNamespace(ops=Counter({"ttnn.add": 2}), fallbacks=Counter(), numerics={}, shadow=shadow)
+    session.exhaustion = SimpleNamespace(ended=None)
+    frames = [("/u/a.py", 3), ("/lib/site-packages/x.py", 9), (f"{ttnn.__path__[0]}/y.py", 9), ("<string>", 9)]
+    traceback = [SimpleNamespace(path=path, lineno=line) for path, line in frames]
+    excinfo = None if error is None else SimpleNamespace(value=error, traceback=traceback)
+    facts = verdicts.phase(report, SimpleNamespace(start=1.0, stop=3.50004, excinfo=excinfo), session, caught)
+    rest = {"ops": {"ttnn.add": 2}, "fallbacks": {}, "emulated": {"ttnn.rand": 1}, "numerics": {}, "values": True}
+    assert facts == {"when": report.when, "outcome": report.outcome, "seconds": 2.5} | rest | wanted
+    if excinfo is not None:
+        excinfo.traceback = traceback[1:]
+        assert verdicts._where(excinfo) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("a\n  b", "a b"), ("x" * 401, "x" * 400), ("a\nbacktrace:\n b", "a"), ("info: more", "info: more"),
+        ("TT_FATAL @ x: y\ninfo:\n no\nbacktrace:\n z", "TT_FATAL: no"), ("TT_THROW @ x\ninfo:\nno", "TT_FATAL: no"),
+    ],
+)  # fmt: skip
+def test_first_words(text: str, first: str) -> None:
+    assert verdicts.first_words(text) == first
+
+
+def test_verdicts_of_scripts_word_for_word() -> None:
+    memory = {
+        "sentence": "this run ended out of memory.", "memory": "DRAM", "memories": {}, "advice": ["free it."],
+        "traces": [], "kernel_binaries": {"programs": 0},
+    }  # fmt: skip
+    rounded = {"level": "fast", "rounded": {"ttnn.add": 2}, "once": {}}
+    several = {"ttnn.b": 1, "ttnn.a": 3}
+    found = [
+        Verdict("x.py", "passed", "own", mesh="t3k", ops={"ttnn.add": 2, "ttnn.exp": 1}),
+        Verdict("x.py", "passed", "fallback", mesh="t3k", ops=several, fallbacks=several, emulated=several),
+        Verdict(
+            "x.py", "failed", "memory", mesh="n150", message="TT_FATAL: no.", memory=memory, findings=["one", "two"]
+        ),
+        Verdict("x.py", "skipped", "unjudged", mesh="n150", message="1 != 2", values=False),
+        Verdict("x.py", "passed", "own", mesh="n150", ops=several, numerics=rounded),
+    ]
+    words.check("scripts.txt", "\n\n".join(map(script.text, found)) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "category"), [(None, "own"), (0, "own"), (False, "own"), (1, "error"), ("no", "error")]
+)
+def test_a_script_that_ends_itself(code: Any, category: str) -> None:
+    verdict = Verdict("x.py", "passed", "own")
+    script._ended_itself(verdict, code)
+    assert verdict.category == category and verdict.outcome == ("passed" if category == "own" else "failed")
+    assert verdict.message == ("" if category == "own" else f"the program ended itself with {code!r}.")
+
+
+def test_tracebacks_of_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without frames of the mock and of what runs them, of an error and of those behind it."""
+
+    def raising(name: str, error: Exception, cause: Exception | None = None) -> Exception:
+        code = compile("\n" * 6 + "def f(error, cause):\n    raise error from cause\n", name, "exec")
+        space: dict[str, Any] = {}
+        exec(code, space)  # noqa: S102 - a frame of that file
+        try:
+            space["f"](error, cause)
+        except Exception as raised:
+            return raised
+        raise AssertionError
+
+    mock = f"{script.tt_impl.__path__[0]}/mock/x.py"
+    cause = raising("/user/b.py", raising("<frozen runpy>", raising(mock, KeyError("behind"))))
+    script._show(raising("/user/a.py", ValueError("before"), cause))
+    shown = capsys.readouterr().err
+    assert [line for line in shown.splitlines() if "File" in line and "test_runner" not in line] == [
+        '  File "/user/b.py", line 8, in f', '  File "/user/a.py", line 8, in f',
+    ]  # fmt: skip
+    assert shown.endswith("ValueError: before\n") and "KeyError: 'behind'" in shown
