@@ -20,6 +20,8 @@ import ttnn as tt
 from ttnn import add, experimental
 from ttnn.experimental import rotary_embedding as rotate
 import numpy as np
+import ttnn.experimental as more
+import ttnn.transformer
 
 multiply = tt.mul
 
@@ -27,6 +29,7 @@ def program(x, op=add):
     x = op(x, tt.relu(x))
     y = multiply(experimental.typecast(x, tt.bfloat16), rotate(x, x, x))
     z = getattr(tt, "sub")(y, np.add(1, 2))
+    more.paged(ttnn.transformer.attend(x))
     return tt.MeshShape(1, 2), tt.no_such_operation(z), x.reshape(1), add(x, x)
 """
 
@@ -34,8 +37,9 @@ def program(x, op=add):
 def test_names_are_found_whatever_they_are_called() -> None:
     names = {(name, line) for name, line, _ in names_of_ttnn(ast.parse(SOURCE))}
     assert names >= {
-        *(("ttnn.mul", 7), ("ttnn.add", 9), ("ttnn.relu", 10), ("ttnn.experimental.typecast", 11)),
-        *(("ttnn.mul", 11), ("ttnn.experimental.rotary_embedding", 11), ("ttnn.sub", 12), ("ttnn.add", 13)),
+        *(("ttnn.mul", 9), ("ttnn.add", 11), ("ttnn.relu", 12), ("ttnn.experimental.typecast", 13)),
+        *(("ttnn.mul", 13), ("ttnn.experimental.rotary_embedding", 13), ("ttnn.sub", 14), ("ttnn.add", 16)),
+        *(("ttnn.experimental.paged", 15), ("ttnn.transformer.attend", 15)),
     }
     assert not any("reshape" in name or "np" in name for name, _ in names)
 
@@ -50,7 +54,7 @@ def test_every_operation_has_its_evidence(tmp_path: Path) -> None:
     assert told["ttnn.add"] == ("rule", 2) and told["ttnn.no_such_operation"] == ("absent", 1)
     assert "ttnn.MeshShape" not in told and "ttnn.bfloat16" not in told
     assert found.files == 1 and len(found.unread) == 1 and "wrong.py" in found.unread[0]
-    assert found.operations[0].where.endswith("program.py:13") and not found.complete
+    assert found.operations[0].where.endswith("program.py:15") and not found.complete
 
 
 @needs_ttnn

@@ -187,7 +187,7 @@ def test_a_pass_that_is_turned_into_a_failure() -> None:
 )  # fmt: skip
 def test_what_later_tests_use(scope: str, result: Any, outlives: bool) -> None:
     fixtures = {"x": [SimpleNamespace(scope=scope, cached_result=result)], "y": []}
-    assert _outlives(SimpleNamespace(_fixtureinfo=SimpleNamespace(name2fixturedefs=fixtures))) == outlives  # type: ignore[arg-type]
+    assert _outlives(SimpleNamespace(_fixtureinfo=SimpleNamespace(name2fixturedefs=fixtures))) == outlives
 
 
 def test_the_user_s_part_of_a_stack() -> None:
@@ -216,7 +216,7 @@ def test_a_child_that_somebody_else_has_waited_for(monkeypatch: pytest.MonkeyPat
 
     def gone(error: type[Exception]) -> Any:
         def call(*what: int) -> None:
-            killed.append(what)  # type: ignore[arg-type]
+            killed.append(what)
             raise error
 
         return call
