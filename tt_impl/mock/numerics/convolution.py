@@ -34,8 +34,6 @@ def conv3d(kernel: Kernel, x: Tensor, weight: Tensor, bias: Tensor | None, strid
     """Convolve padded [N, C, D, H, W] with [O, C, J, K, L]."""
     x, weight, bias = widened(x, weight, bias)
     channels = getattr(kernel.program_config, "C_in_block", None) or weight.shape[1]
-    if weight.shape[1] % channels:
-        channels = weight.shape[1]
     return linear.conv(
         x, weight, bias, compute=kernel.compute(CONV3D), windows=linear.Windows(stride=stride, dilation=dilation),
         blocks=(channels * math.prod(weight.shape[2:]), channels), out_dtype=kernel.out_dtype,

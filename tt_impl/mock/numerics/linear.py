@@ -45,7 +45,8 @@ def product(
     configured = kwargs.get("program_config") is not None or kwargs.get("core_grid") is not None
     first = 1 if kernel.call.name == "ttnn.addmm" else 0
     in0, in1 = (dtype_of(tensor) for tensor in kernel.call.inputs[first : first + 2])
-    compute = kernel.compute(composites.default_compute(in0, in1, kernel.out_dtype, program_config=configured))
+    chosen = {"program_config": configured, "arch": kernel.arch}
+    compute = kernel.compute(composites.default_compute(in0, in1, kernel.out_dtype, **chosen))
     fused = program_activation if program_activation is not None else activation if configured else None
     row = bias is not None and bias.numel() == bias.shape[-1]
     how: dict[str, Any] = {

@@ -170,11 +170,18 @@ def heads_of_a_token(t: Env) -> None:
 
 
 def unknown_arguments(t: Env) -> None:
+    from tt_impl.mock.storage.errors import RefusedOption
+
     cache, tokens = t.put(t.rand(PAGES.numel(), KV_HEADS, BLOCK, SIZE)), t.put(t.rand(1, KV_HEADS, BLOCK, SIZE))
     real = t.integers(torch.tensor([32]))
     fill = t.ttnn.experimental.paged_fill_cache
     how = dict(cache_position_modulo=BLOCK, valid_seq_len_tensor=real)
     raises(Exception, lambda: fill(cache, tokens, t.integers(TABLE), **how), "valid_seq_len_tensor")
+    attend, q, one = t.ttnn.transformer.scaled_dot_product_attention_decode, t.rand(1, 2, 8, 32), t.rand(1, 2, 64, 32)
+    on_mesh = [t.put(x) for x in (q, one, one)]
+    raises(RefusedOption, lambda: attend(*on_mesh, cur_pos=[3, 4], share_cache=True), "share_cache")
+    on_mesh[1:] = [t.put(one.repeat(2, 1, 1, 1))] * 2
+    raises(RefusedOption, lambda: attend(*on_mesh, is_causal=False, sliding_window_size=8), "window without is_causal")
 
 
 CASES = collect(globals())

@@ -195,6 +195,20 @@ def one_address_in_two_memories(t: Env) -> None:
     raises(ShadowError, lambda: t.shadow.values(a), "without a value", "before the shadow began")  # no trace took it
 
 
+def rows_that_end_inside_of_a_shard(t: Env) -> None:
+    """Rows of 50 in four shards of 16 columns lie 64 apart; a view without the first dim reads and writes them."""
+    ttnn, x = t.ttnn, t.rand(1, 3, 40, 50)
+    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(1, 1))})
+    spec = ttnn.ShardSpec(cores, (120, 16), ttnn.ShardOrientation.ROW_MAJOR)
+    config = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.WIDTH_SHARDED, ttnn.BufferType.L1, spec)
+    a = ttnn.to_memory_config(t.put(x, layout="ROW_MAJOR"), config)
+    view = ttnn.squeeze(a, 0)
+    assert view.buffer_unique_id() == a.buffer_unique_id() and tuple(view.padded_shape) == (3, 40, 64)
+    t.check(view, x[0], ulps=0)
+    ttnn.copy(ttnn.squeeze(ttnn.to_memory_config(t.put(-x, layout="ROW_MAJOR"), config), 0), view)
+    t.check(a, -x, ulps=0)
+
+
 def slices(t: Env) -> None:
     ttnn, x = t.ttnn, t.rand(2, 2, 64, 64)
     a = t.put(x)
