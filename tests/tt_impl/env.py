@@ -16,6 +16,9 @@ Dims = tuple[int | None, int | None]
 REPLICATED: Dims = (None, None)
 ULP = {"bfloat16": 2.0**-8, "float32": 1e-5, "bfloat8_b": 2.0**-6, "bfloat4_b": 2.0**-2}
 
+STORED = {"FLOAT32": torch.float32} | dict.fromkeys(("BFLOAT16", "BFLOAT8_B", "BFLOAT4_B"), torch.bfloat16)
+"""What values of a dtype are kept as; integers as int64."""
+
 
 class Env:
     """``put`` rounds to bfloat16 before it hands out, so expectations are made from what the device holds."""
@@ -109,6 +112,8 @@ class Env:
         """Value of every device against ``expected`` (one for all, or a list), within units of rounding."""
         assert tensor is not None
         values = self.shadow.values(tensor)
+        stored = {value.dtype for value in self.shadow.store.read(tensor, "check()").stored}
+        assert stored == {STORED.get(tensor.dtype.name, torch.int64)}, stored
         wanted = [expected] * len(values) if isinstance(expected, Tensor) else list(expected)
         assert len(values) == len(wanted)
         tolerance = ULP.get(str(tensor.dtype.name).lower(), 0.0) * ulps

@@ -139,6 +139,17 @@ def test_where_ttnn_finds_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert runtime_root(package) == elsewhere
 
 
+@pytest.mark.parametrize("before", [None, "/elsewhere"])
+def test_where_ttnn_leaves_files(before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable is for the block alone, whether there was one before or not."""
+    monkeypatch.setenv("TMPDIR", before or "")
+    if before is None:
+        monkeypatch.delenv("TMPDIR")
+    with environment.temporary_files_in(tmp_path):
+        assert os.environ["TMPDIR"] == str(tmp_path)
+    assert os.environ.get("TMPDIR") == before
+
+
 def test_programs_find_their_files_in_the_tree(monkeypatch, tmp_path: Path) -> None:
     """tt_transformers looks for folders of its own in the place of tt-metal's tree, where the mock's stands then."""
     package = ttnn_package()

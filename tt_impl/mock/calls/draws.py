@@ -79,7 +79,7 @@ def _bernoulli(shadow: ProgramValues, call: Invocation) -> Any:
     chances = shadow.store.read(arguments["input"], call.name)
     result = call.proceed()
     drawn = torch.rand(chances.shape, generator=_generator(shadow, call, arguments.get("seed")))
-    return shadow.emulate(result, [(drawn < chance).float() for chance in chances], call.name)
+    return shadow.emulate(result, [drawn < chance for chance in chances], call.name)
 
 
 def _dropout(shadow: ProgramValues, call: Invocation) -> Any:

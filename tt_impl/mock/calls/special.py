@@ -170,18 +170,6 @@ def _load_overlapped(shadow: ProgramValues, call: Invocation) -> Any:
     return views
 
 
-def _joined(shadow: ProgramValues, call: Invocation) -> Any:
-    """Join tensors of single devices to one of the mesh; the result shares their buffer or is a copy of them."""
-    parts = call.inputs
-    if not parts:
-        return call.proceed()
-    stored = [shadow.store.read(part, call.name).stored[0] for part in parts]
-    result = call.proceed()
-    if buffer_of(result) not in shadow.store.values:
-        shadow.store.write(result, stored, call.name)
-    return result
-
-
 def _narrow(shadow: ProgramValues, call: Invocation) -> Any:
     """Give a part of the memory of the input; both go on sharing it."""
     names = ("input_tensor", "dim", "start", "length")
@@ -262,10 +250,9 @@ _SPECIAL: list[tuple[Special, str]] = [
     (_load, "load_tensor load_tensor_flatbuffer"),
     (_dump_overlapped, "dump_overlapped_tensors"),
     (_load_overlapped, "load_overlapped_tensors"),
-    (_joined, "combine_device_tensors"),
     (_from_buffer, "from_buffer"),
     (_narrow, "narrow"),
-    (proceed, "allocate_tensor_on_host MeshDevice.create_submesh MeshDevice.create_submeshes"),
+    (proceed, "allocate_tensor_on_host combine_device_tensors MeshDevice.create_submesh MeshDevice.create_submeshes"),
     (proceed, " ".join(MARKS)),
     (_fill(0.0), "zeros zeros_like"),
     (_fill(1.0), "ones ones_like"),
@@ -292,7 +279,7 @@ _RUNS_AT_ONCE = {
     f"ttnn.{name}"
     for special, names in _SPECIAL
     for name in names.split()
-    if special not in (_copy_to_device, _joined, _method_to, _narrow)
+    if special not in (_copy_to_device, _method_to, _narrow)
 } | {
     f"ttnn.{name}" for name in ("record_event", "wait_for_event", "experimental.recv_async", "experimental.send_async")
 }

@@ -94,9 +94,8 @@ def attend_to_cache(
     heads = []
     for head in range(k.shape[1]):
         rows = slice(head * group, (head + 1) * group)
-        added = mask if mask is None or mask.shape[1] == 1 else mask[:, rows]
         out = decode_attention(
-            q[0, rows, 0], k[0, head], v[0, head], mask=None if added is None else added[0, :, 0], scale=scale,
+            q[0, rows, 0], k[0, head], v[0, head], mask=None if mask is None else mask[0, rows, 0], scale=scale,
             sink=None if sink is None else sink[rows, None], k_chunk=chunk, compute=how["compute"],
         )  # fmt: skip
         heads.append(kernel.pack(how["compute"], out))

@@ -107,29 +107,27 @@ def _chosen(kernel: Kernel, *sizes: int) -> int:
 def minimal_product(
     kernel: Kernel, a: Tensor, b: Tensor, bias: Tensor | None = None, *, activation: Any = None
 ) -> Tensor:
-    """Compute ``minimal_matmul`` and those with gathers; what gets a residual is not packed before."""
+    """Compute ``minimal_matmul`` and those with collectives; what gets a residual at once is not packed before."""
     if kernel.call.kwargs.get("fuse_swiglu"):
         raise Unmodelled("fuse_swiglu")
     a, b, bias = widened(a, b, bias)
     compute = kernel.compute(MINIMAL)
     width = getattr(kernel.program_config, "K_block_size", None) or MINIMAL_K_BLOCK
-    follows = "dit_minimal_matmul_addcmul" in kernel.call.name or "addcmul_input_tensor1" in kernel.call.kwargs
-    whole = composites.minimal_matmul(
+    gets_residual = "addcmul_input_tensor1" in kernel.call.kwargs and "all_gather" in kernel.call.name
+    follows = gets_residual or "dit_minimal_matmul_addcmul" in kernel.call.name
+    return composites.minimal_matmul(
         a, b.reshape(b.shape[-2:]), bias, k_block=width * TILE, compute=compute,
         activation=lambda value: activated(compute, value, activation),
         out_dtype=compute.l1_dtype if follows else kernel.out_dtype,
     )  # fmt: skip
-    return whole
 
 
-def with_residual(
-    kernel: Kernel, x: Tensor, residual: Tensor | None, gate: Tensor | None, scalar: float | None
-) -> Tensor:
+def with_residual(kernel: Kernel, x: Tensor, residual: Tensor | None, gate: Any, scalar: Any) -> Tensor:
     """Compute residual + scalar * x * gate on the vector unit."""
     if residual is None:
         return x
-    value = 1.0 if scalar is None else scalar
-    return elementwise.addcmul(residual, x, gate, value=value, dtype=kernel.out_dtype, compute=kernel.compute(MINIMAL))
+    how: dict[str, Any] = {"dtype": kernel.out_dtype, "compute": kernel.compute(MINIMAL)}
+    return elementwise.addcmul(residual, x, gate, value=scalar, **how)
 
 
 @rounded("addmm")

@@ -66,11 +66,11 @@ def minimal_matmul_split(
     return list(minimal_matmul(input_tensor, weight_tensor, bias_tensor, **how).chunk(chunks, dim))
 
 
-def with_residual(x: Tensor, residual: Tensor | None, gate: Tensor | None, scalar: float | None) -> Tensor:
-    """Compute residual + scalar * x * gate, where a residual is given."""
+def with_residual(x: Tensor, residual: Tensor | None, gate: Any, scalar: Any) -> Tensor:
+    """Compute residual + scalar * x * gate, where a residual is given: gate and scalar are then, too."""
     if residual is None:
         return x
-    return residual + (1.0 if scalar is None else scalar) * x * gate
+    return residual + scalar * x * gate
 
 
 @per_device("experimental.dit_minimal_matmul_addcmul_fused")

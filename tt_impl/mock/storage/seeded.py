@@ -61,8 +61,4 @@ class Seeded(torch.Tensor):
 
 def real(tensor: Any) -> Any:
     """Return the values of a tensor that has none yet, and any other one as it is."""
-    if isinstance(tensor, Seeded):
-        return tensor.real()
-    if isinstance(tensor, torch.Tensor) and isinstance(tensor.data, Seeded):
-        return tensor.data.real()
-    return tensor
+    return tensor.real() if isinstance(tensor, Seeded) else tensor

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -148,6 +153,125 @@ def in_the_older_api(t: Env) -> None:
     t.check(out, (0.5 * x.sum(1, keepdim=True) + 1).expand(32, 32), 2)
     assert "ttl.make_dataflow_buffer_like(buffer_factor=) of April 2026" in t.shadow.emulated
     assert sum("April 2026" in name for name in t.shadow.emulated) == 5
+
+
+def older_calls_by_position(t: Env) -> None:
+    """Dims by position, one tile of scales for several results or none, and functions that have moved since."""
+    import ttl
+
+    @ttl.operation(grid="auto")
+    def largest(x, scaler, out):
+        x_dfb = ttl.make_dataflow_buffer_like(x, shape=(2, 2), block_count=2)
+        scaler_dfb = ttl.make_dataflow_buffer_like(scaler, shape=(1, 1), block_count=2)
+        top_dfb, sum_dfb = (ttl.make_dataflow_buffer_like(x, shape=(2, 1), block_count=2) for _ in range(2))
+        out_dfb = ttl.make_dataflow_buffer_like(out, shape=(2, 2), block_count=2)
+
+        @ttl.compute()
+        def compute():
+            with x_dfb.wait() as x_blk, scaler_dfb.wait() as s_blk, top_dfb.reserve() as top, sum_dfb.reserve() as sums:
+                top.store(ttl.math.reduce_max(x_blk, s_blk, [1]))
+                sums.store(ttl.math.reduce_sum(x_blk, dims=[-1]))
+            with top_dfb.wait() as top, sum_dfb.wait() as sums, out_dfb.reserve() as out_blk:
+                chosen = ttl.where(ttl.math.fill(top, 1.0), top, sums) + ttl.math.mask(sums, ttl.math.fill(sums, 0.0))
+                out_blk.store(ttl.transpose(ttl.math.broadcast(chosen, out_blk, [1]), out_blk))
+
+        @ttl.datamovement()
+        def read():
+            with x_dfb.reserve() as x_blk, scaler_dfb.reserve() as s_blk:
+                ttl.copy(x[0:2, 0:2], x_blk).wait()
+                ttl.copy(scaler[0, 0], s_blk).wait()
+
+        @ttl.datamovement()
+        def write():
+            with out_dfb.wait() as out_blk:
+                ttl.copy(out_blk, out[0:2, 0:2]).wait()
+
+    x = t.rand(*SHAPE)
+    out = t.put(torch.zeros(*SHAPE))
+    largest(t.put(x), t.put(torch.full((32, 32), 0.5)), out)
+    wanted = 0.5 * x.amax(1, keepdim=True) + x.sum(1, keepdim=True)
+    t.check(out, wanted.expand(*SHAPE).mT, 4)
+    for name in ("where", "mask", "transpose"):
+        assert t.shadow.emulated[f"ttl.{name} of another place of April 2026"] == 1, name
+
+
+def numbers_and_drained_buffers(t: Env) -> None:
+    """A number is an argument as any, of the simulator's own tensors, too; a block may be dropped unread."""
+    import ttl
+
+    from tt_impl.mock.ttlang.simulator import load
+
+    @ttl.operation(grid=(1, 1))
+    def scaled(x, factor, out):
+        x_dfb = ttl.make_dataflow_buffer_like(x, shape=(1, 1), block_count=2)
+        out_dfb = ttl.make_dataflow_buffer_like(out, shape=(1, 1), block_count=2)
+
+        @ttl.datamovement()
+        def read():
+            for _ in range(2):
+                with x_dfb.reserve() as x_blk:
+                    ttl.copy(x[0, 0], x_blk).wait()
+
+        @ttl.compute()
+        def compute():
+            with x_dfb.wait():
+                pass
+            with x_dfb.wait() as x_blk, out_dfb.reserve() as out_blk:
+                out_blk.store(x_blk * ttl.block.fill(factor, shape=(1, 1)))
+
+        @ttl.datamovement()
+        def write():
+            with out_dfb.wait() as out_blk:
+                ttl.copy(out_blk, out[0, 0]).wait()
+
+    x, out = t.rand(32, 32), t.put(torch.zeros(32, 32))
+    for factor in (2.0, 3.0):
+        scaled(t.put(x), factor, out)
+        t.check(out, factor * x)
+    tensors = load().tensors
+    ours, theirs = (tensors.Tensor(v, tensors.TILE_LAYOUT, dtype=torch.float32) for v in (x, torch.zeros(32, 32)))
+    scaled(ours, 4.0, theirs)
+    torch.testing.assert_close(theirs._tensor, 4 * x)
+
+
+def who_serves_ttl(t: Env) -> None:
+    """No TT-Lang, its compiler alone, and somebody's module of that name; what was imported before comes back."""
+    from tt_impl.mock.ttlang import module, simulator
+
+    with TemporaryDirectory() as folder:
+        Path(folder, "ttl_api.py").touch()
+        for spec, said in (
+            (None, "import ttl"),
+            (SimpleNamespace(submodule_search_locations=[folder]), "compiler is installed"),
+            (SimpleNamespace(submodule_search_locations=None), "another module ttl"),
+        ):
+            with patch.object(simulator.PathFinder, "find_spec", return_value=spec):
+                raises(simulator.Unavailable, simulator.load.__wrapped__, said)
+                if said != "another module ttl":
+                    raises(simulator.Unavailable, simulator.find, simulator.INSTALL)
+                else:
+                    assert simulator.find() is None and module._FINDER.find_spec("ttl") is None
+        assert module._FINDER.find_spec("ttl.math") is None
+    told = simulator._DIAGNOSTICS
+    assert told.SourceDiagnostic(["x = 1"], "f.py").format_error(3, 1, "wrong", "error") == "f.py:3: error: wrong"
+    assert told.TTLangCompileError("wrong", "f.py", 3).format() == "f.py:3: wrong"
+    own, served = ModuleType("ttl"), sys.modules.get("ttl")
+    sys.meta_path.remove(module._FINDER)
+    try:
+        for former in (own, None):
+            sys.modules.pop("ttl", None)
+            if former is not None:
+                sys.modules["ttl"] = former
+            with module.served():
+                assert "ttl" not in sys.modules and module._FINDER is sys.meta_path[0]
+                with module.served():
+                    assert sys.meta_path.count(module._FINDER) == 1
+                assert module._FINDER is sys.meta_path[0]
+            assert sys.modules.get("ttl") is former and module._FINDER not in sys.meta_path
+    finally:
+        sys.meta_path.insert(0, module._FINDER)
+        if served is not None:
+            sys.modules["ttl"] = served
 
 
 def refused(t: Env) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from refsim.numerics.composites import Compute, collectives, elementwise, linear
+from tests.tt_impl.cases.shadow.numerics import _config, _numerics, _same
 from tests.tt_impl.env import Env, collect
 
 
@@ -73,6 +75,42 @@ def gelu_of_a_product(t: Env) -> None:
         ),
     )  # fmt: skip
     t.check(product, [F.gelu(torch.matmul(a, c)) for a, c in zip(x.chunk(n, -1), w.chunk(n, 0), strict=True)])
+
+
+def rounded_products(t: Env) -> None:
+    """Products of the chip's fidelity are packed, their sums hop by hop; what gets a residual is packed after it."""
+    ttnn, n = t.ttnn, t.shape[1]
+    t.shadow.numerics = _numerics("fast")
+    x, w, residual, gate = t.rand(1, 1, 256, 512), t.rand(512, 1024), t.rand(1, 1, 256, 1024), t.rand(1, 1, 1, 1024)
+    compute = Compute("HiFi2", fp32_dest_acc_en=True, packer_l1_acc=True, arch="blackhole")
+    terms = {
+        "fused_ternary_scalar": 0.5, "addcmul_input_tensor1": t.put(residual, (None, 3)),
+        "addcmul_input_tensor2": t.put(gate, (None, 3)),
+    }  # fmt: skip
+    config = ttnn.MinimalMatmulConfig(
+        M_block_size=2, K_block_size=2, N_block_size=2, subblock_h=1, subblock_w=2,
+        compute_with_storage_grid_size=ttnn.CoreCoord(4, 4),
+    )  # fmt: skip
+    factors = list(zip(x.chunk(n, -1), w.chunk(n, 0), strict=True))
+    whole = [linear.minimal_matmul(a, b, k_block=64, compute=compute) for a, b in factors]
+    sums = collectives.reduce_scatter(whole, compute=Compute(arch="blackhole"))
+    with_terms = [
+        elementwise.addcmul(*parts, value=0.5, compute=compute)
+        for parts in zip(residual.chunk(n, -1), sums, gate.chunk(n, -1), strict=True)
+    ]
+    for more, wanted in (({}, sums), (terms, with_terms)):
+        products, out = ttnn.experimental.minimal_matmul_strided_reduce_scatter_async(
+            t.put(x, (None, 3)), t.put(w, (None, 0)), 3, t.semaphores(3), ttnn.CoreCoord(0, 4), num_links=1,
+            topology=ttnn.Topology.Ring, cluster_axis=1, config=config, barrier_semaphore=t.semaphores(1)[0],
+            compute_kernel_config=_config(t, compute), **more,
+        )  # fmt: skip
+        _same(t, products, *whole)
+        _same(t, out, *wanted)
+    a, b = (torch.randn(*shape, generator=t.random) for shape in ((32, 64), (64, 32)))
+    fine = linear.default_compute("float32", "float32", "float32", arch="blackhole")
+    wanted = linear.linear(a, b, compute=fine, k_block=64, out_dtype="float32")
+    _same(t, ttnn.matmul(*(t.put(factor, dtype="float32") for factor in (a, b))), wanted)
+    assert t.shadow.numerics.once == {}
 
 
 CASES = collect(globals())

@@ -64,6 +64,22 @@ def received_before_it_is_sent(t: Env) -> None:
     assert not t.shadow.queues
 
 
+def sent_on_what_was_received(t: Env) -> None:
+    """A send of devices that wait is made when they go on; others are read meanwhile, and nothing else is begun."""
+    ttnn = t.ttnn
+    first, second = t.device.create_submeshes(ttnn.MeshShape(1, 1))
+    there, back = _pair(t, first, second), _pair(t, second, first)
+    y = t.rand(1, 1, 32, 64)
+    on_second, from_second, from_first = (_put(t, y, device) for device in (second, first, second))
+    ttnn.experimental.recv_async(from_second, back[1])
+    assert ttnn.experimental.send_async(ttnn.add(from_second, from_second), there[0]) == []
+    assert torch.equal(ttnn.to_torch(on_second).float(), y)
+    raises(ShadowError, lambda: ttnn.narrow(from_second, 2, 0, 32), "ttnn.narrow", "recv_async", "after the send")
+    ttnn.experimental.send_async(on_second, back[0])
+    ttnn.experimental.recv_async(from_first, there[1])
+    t.check(from_first, 2 * y)
+
+
 def devices_of_which_some_wait(t: Env) -> None:
     """What runs on devices that wait, and on others or on those that wait in another receive, has no values."""
     from tt_impl.mock.calls.waiting import Queues

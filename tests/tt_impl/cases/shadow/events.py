@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import io
 from contextlib import redirect_stderr
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -154,6 +156,43 @@ def errors_that_end_a_program(t: Env) -> None:
     assert log.left_by_error == {0, 1} and [event.error for event in log.events] == ["TypeError"] * 2
 
 
+def copies_and_captures(t: Env) -> None:
+    """What a copy leaves different from device to device, and what the program's own mesh keeps for traces."""
+    from tt_impl.run import cluster
+
+    ttnn, log, x = t.ttnn, _log(t), t.rand(1, 1, 64, 128)
+    with _caught(log), patch.object(cluster.process, "is_open", False):
+        for dims in ((2, 3), (None, 3), (2, None), (None, None)):
+            mapper = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=dims)
+            host = ttnn.from_torch(x, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, mesh_mapper=mapper)
+            ttnn.copy_host_to_device_tensor(host, t.put(x, dims))
+        flat = ttnn.from_torch(x, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, mesh_mapper=_along(t, 3))
+        on_mesh = ttnn.to_device(flat, t.device)
+        ttnn.copy_host_to_device_tensor(flat, on_mesh)
+        with patch.object(ttnn, "get_memory_view", lambda *_: SimpleNamespace(total_bytes_per_bank=3, num_banks=5)):
+            trace = ttnn.begin_trace_capture(t.device)
+        ttnn.end_trace_capture(t.device, trace)
+    copies = [event.uneven for event in log.events if event.op == "ttnn.copy_host_to_device_tensor"]
+    assert copies == [(0, 1), (1,), (0,), (), (0, 1)], copies
+    regions = [event.options.get("trace_region_bytes") for event in log.events if "trace" in event.op]
+    assert regions == [15, None], regions
+
+
+def _along(t: Env, dim: int) -> Any:
+    return t.ttnn.ShardTensorToMesh(t.device, dim=dim)
+
+
+def notes_without_a_shadow(t: Env) -> None:
+    """Nobody knows then what was written, or which replicas differ."""
+    from tt_impl.mock.log.events import EventLog
+
+    log, x = EventLog(), t.put(t.rand(32, 32))
+    with _caught(log):
+        t.ttnn.add_(x, 1.0)
+        t.ttnn.get_device_tensors(x)[0].cpu()
+    assert not log.sees_writes and [(event.written, event.uneven) for event in log.events] == [((), ())] * 2
+
+
 def what_is_asked_for_once(t: Env) -> None:
     """A warning of a kernel is told once, and what was told is gone."""
     t.shadow.kernel_warnings = [("slow", True), ("odd", False), ("slow", True)]
@@ -183,6 +222,12 @@ def semaphores_of_an_operation(t: Env) -> None:
     one, two, three = t.semaphores(3)
     addresses = list(map(t.ttnn.get_global_semaphore_address, (one, two, three)))
     options = options_of({"barrier": one, "pairs": [(two,), [three]], "dim": 3})
+    for wide in (False, True):
+        config = t.ttnn.init_device_compute_kernel_config(
+            t.device.arch(), math_fidelity=t.ttnn.MathFidelity.HiFi3, fp32_dest_acc_en=wide
+        )
+        told = options_of({"compute_kernel_config": config})
+        assert told == {"compute_kernel_config": {"math_fidelity": "HiFi3", "fp32_dest_acc_en": wide}}, told
     lists = options_of({"shown": [1] * 16, "long": [1] * 17})
     assert lists == {"shown": [1] * 16, "long": "17 values"}
     assert options == {

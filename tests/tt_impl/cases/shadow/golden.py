@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
+import torch
+
+from tests.tt_impl.cases.shadow.numerics import _numerics
 from tests.tt_impl.env import Env, collect, raises
 
 
@@ -39,8 +44,11 @@ def per_device(t: Env) -> None:
         y = t.ttnn.add(t.put(x, (2, 3)), 1.0)
         t.check(t.ttnn.abs(y), t.shards((x + 1).abs(), (2, 3)))
         t.check(t.ttnn.abs(t.put(x, (2, None))), t.shards(x.abs(), (2, None)))
-    assert t.shadow.fallbacks == {"ttnn.abs": 2}
-    assert t.shadow.evaluations["ttnn.abs"] == t.n + t.shape[0]
+        t.shadow.numerics = _numerics("fast")
+        t.check(t.ttnn.abs(t.put(x)), x.abs())
+        assert t.shadow.numerics.once == {"ttnn.abs": 1}
+    assert t.shadow.fallbacks == {"ttnn.abs": 3}
+    assert t.shadow.evaluations["ttnn.abs"] == t.n + t.shape[0] + 1
 
 
 def refused_option(t: Env) -> None:
@@ -69,8 +77,45 @@ def swallowed_argument(t: Env) -> None:
     inputs = {id(x): t.shadow.store.read(x, "a test")}
     call = Call("ttnn.celu", (x, 2.0), {}, [out], t.shadow.store)
     raises(ShadowError, lambda: golden_values(call, inputs), "ttnn.celu", "argument 2")
+    call = Call("ttnn.celu", (x,), {"alpha": 2.0}, [out], t.shadow.store)
+    wanted = torch.nn.functional.celu(t.shadow.values(x)[0], 2.0)
+    torch.testing.assert_close(golden_values(call, inputs)[0][-1].float(), wanted, rtol=1e-2, atol=1e-2)
     call = Call("ttnn.celu", (x,), {"beta": 2.0}, [out], t.shadow.store)
     raises(ShadowError, lambda: golden_values(call, inputs), "ttnn.celu", "beta")
+
+
+def functions_of_all_kinds(t: Env) -> None:
+    """What prepares a golden function's inputs is called; of its results those that are None are no output.
+
+    A keyword that it has is its own; a tensor that is only written is kept from it.
+    """
+    from tt_impl.mock.calls import golden
+    from tt_impl.mock.rules.registry import Call
+    from tt_impl.mock.storage.errors import ShadowError
+
+    x = t.put(t.rand(1, 1, 32, 64))
+    out, value = t.ttnn.abs(x), t.shadow.values(x)[0]
+    inputs = {id(x): t.shadow.store.read(x, "a test")}
+
+    def doubled(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        return (t.ttnn.to_torch(args[0]).float() * 2, *args[1:]), kwargs
+
+    def answer(function: Any, **kwargs: Any) -> Any:
+        operation = SimpleNamespace(
+            golden_function=function, preprocess_golden_function_inputs=doubled, python_fully_qualified_name="ttnn.abs"
+        )
+        with patch.object(golden, "registered", lambda: {"ttnn.abs": operation}):
+            ((found, *_),) = golden.golden_values(Call("ttnn.abs", (x,), kwargs, [out], t.shadow.store), inputs)
+        return found
+
+    assert torch.equal(answer(lambda x, factor=1.0: [None, factor * x], factor=3.0, output_tensor=out), 6 * value)
+    assert torch.equal(answer(lambda x: x.squeeze(0)), 2 * value)  # dims of one come and go
+    whole = answer(lambda x: x.int())
+    assert whole.dtype == torch.int64 and torch.equal(whole, (2 * value).to(torch.int64))
+    raises(ShadowError, lambda: answer(lambda x: [x, x]), "gives 1 tensors", "golden function 2")
+    raises(ShadowError, lambda: answer(lambda x: x[..., :32]), "(1, 1, 32, 32)")
+    raises(ShadowError, lambda: answer(lambda x: x.to(torch.complex64)), "complex numbers")
+    raises(ShadowError, lambda: answer(lambda x: x + torch.ones(7)), "fails with RuntimeError")
 
 
 def denied(t: Env) -> None:

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from refsim.base.errors import UserError
 from refsim.numerics import from_host, pack
 from refsim.numerics.composites import (
     Compute,
@@ -21,7 +22,7 @@ from refsim.numerics.composites import (
     norms,
 )
 from refsim.numerics.composites.decode import decode_attention
-from tests.tt_impl.env import Env, collect
+from tests.tt_impl.env import Env, collect, raises
 
 FAST = Compute("HiFi2", fp32_dest_acc_en=True, packer_l1_acc=True)
 WIDE = Compute("HiFi4", fp32_dest_acc_en=True)
@@ -382,6 +383,8 @@ def batches(t: Env) -> None:
         how = {"weight": t.put(weight), "compute_kernel_config": _config(t, compute), **statistics}
         out = t.ttnn.batch_norm(t.put(x), eps=1e-5, **how)
         _same(t, out, batch_norms.batch_norm(x, mean, variance, (weight, None), compute=compute))
+        out = t.ttnn.batch_norm(t.put(x), eps=1e-5, bias=t.put(mean), **how)
+        _same(t, out, batch_norms.batch_norm(x, mean, variance, (weight, mean), compute=compute))
         given = {"running_mean": mean, "running_var": variance, "weight": weight}
         wide = how | {name: t.put(value, dtype="float32") for name, value in given.items()}
         t.ttnn.batch_norm(t.put(x), eps=1e-5, training=True, momentum=0.25, **how)
@@ -440,6 +443,9 @@ def sums(t: Env) -> None:
     out = t.ttnn.reduce_scatter(t.put(x, (None, 3)), dim=3, cluster_axis=1)
     _same(t, out, *collectives.reduce_scatter(parts))
     _same(t, t.ttnn.all_reduce(t.put(x, (None, 3)), cluster_axis=1), collectives.all_reduce(parts))
+    fine = torch.randn(1, 1, 32, 512, generator=t.random)
+    out = t.ttnn.reduce_scatter(t.put(fine, (None, 3), dtype="float32"), dim=3, cluster_axis=1)
+    _same(t, out, *collectives.reduce_scatter(list(fine.chunk(4, -1)), dtype="float32"))
     assert t.shadow.numerics.once == {}
 
 
@@ -484,6 +490,7 @@ def counted(t: Env) -> None:
     t.ttnn.add(t.put(x), 1.0, activations=[t.ttnn.UnaryWithParam(t.ttnn.UnaryOpType.TAN)])
     assert t.shadow.numerics.once == {"ttnn.tan": 1, "ttnn.add (activation tan)": 1}
     assert t.shadow.numerics.rounded == {}
+    raises(UserError, lambda: _numerics("quick"), "quick")
 
 
 def fidelity(t: Env) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from refsim.numerics import from_host
-from refsim.numerics.composites import elementwise, linear, norms
+from refsim.numerics.composites import Compute, attention, batch_norms, elementwise, linear, norms
+from refsim.numerics.composites.decode import decode_attention
 from tests.tt_impl.cases.properties.prop_matmul_fused import _blocks
-from tests.tt_impl.cases.shadow.numerics import _rounds, _same
+from tests.tt_impl.cases.shadow.numerics import WIDE, _config, _rounds, _same
 from tests.tt_impl.cases.shadow.numerics_options import _alone
 from tests.tt_impl.cases.values.norm import _reciprocals
 from tests.tt_impl.env import Env, collect
@@ -93,9 +94,122 @@ def factors_of_addmm(t: Env) -> None:
     product = linear.linear(*blocks, compute=compute, k_block=32)
     alpha, beta = (torch.tensor(number).bfloat16().float() for number in (0.3, 0.7))
     numbers = {"alpha": torch.tensor(0.3).item(), "beta": torch.tensor(0.7).item()}
-    out = t.ttnn.addmm(t.put(x), *(t.put(value, dtype="bfloat8_b") for value in (a, b)), dtype=t.ttnn.bfloat16, **numbers)
+    out = t.ttnn.addmm(
+        t.put(x), *(t.put(value, dtype="bfloat8_b") for value in (a, b)), dtype=t.ttnn.bfloat16, **numbers
+    )
     scaled = elementwise.multiply(product, alpha), elementwise.multiply(x, beta)
     _same(t, out, elementwise.add(*scaled))
+    _alone(t)
+
+
+def terms_without_a_factor(t: Env) -> None:
+    """The factor of addcmul is one unless it is given; its operands have names as well."""
+    _rounds(t)
+    ttnn = t.ttnn
+    a, b, c = (t.rand(1, 1, 32, 64) for _ in range(3))
+    named = {"input_a": t.put(a), "input_b": t.put(b), "input_c": t.put(c)}
+    _same(t, ttnn.addcmul(t.put(a), t.put(b), t.put(c)), elementwise.addcmul(a, b, c))
+    _same(t, ttnn.addcmul(**named, value=0.25), elementwise.addcmul(a, b, c, value=0.25))
+    _alone(t)
+
+
+def approximations_of_a_config(t: Env) -> None:
+    """The exponential of a softmax is approximate where the compute config says so."""
+    _rounds(t)
+    x = t.rand(1, 1, 32, 64, scale=3.0)
+    cheap = replace(norms.SOFTMAX, approximate=True)
+    out = t.ttnn.softmax(t.put(x), dim=-1, compute_kernel_config=_config(t, cheap))
+    _same(t, out, norms.softmax(x, compute=cheap))
+    assert not torch.equal(t.shadow.values(out)[0], norms.softmax(x, compute=replace(cheap, approximate=False)))
+    _alone(t)
+
+
+def small_rows_of_a_distributed_norm(t: Env) -> None:
+    """The epsilon of a call without one is that of the operation: rows are small enough to tell it."""
+    _rounds(t)
+    ttnn, cut = t.ttnn, (None, 3)
+    x = t.rand(1, 1, 32, 512, scale=1e-6)
+    shards = list(x.chunk(4, -1))
+    for kind in ("rms", "layer"):
+        stats = getattr(ttnn, f"{kind}_norm_pre_all_gather")(t.put(x, cut))
+        whole = ttnn.all_gather(stats, dim=3, cluster_axis=1)
+        out = getattr(ttnn, f"{kind}_norm_post_all_gather")(t.put(x, cut), whole)
+        _same(t, out, *norms.distributed_norm(shards, kind=kind, eps=1e-12))
+    experimental, x = ttnn.experimental, t.rand(1, 1, 32, 512, scale=1e-3)
+    whole = ttnn.all_gather(experimental.wan_fused_rmsnorm_pre_allgather(t.put(x, cut)), 3, cluster_axis=1)
+    wide = Compute("HiFi4", fp32_dest_acc_en=True)
+    sums = torch.cat([norms.packed_squares(part, compute=wide) for part in x.chunk(4, -1)], -1)
+    how: dict[str, Any] = {"kind": "rms", "eps": 1e-5, "compute": wide, "out_dtype": "bfloat16"}
+    wanted = norms.from_statistics(x[..., :128], sums, 512, (None, None), **how)
+    _same(t, experimental.wan_fused_rmsnorm_post_allgather(t.put(x, cut), whole), wanted)
+    _alone(t)
+
+
+def caches_in_chunks_of_the_config(t: Env) -> None:
+    """Chunks of the program config, a scale, and a mask."""
+    _rounds(t)
+    ttnn = t.ttnn
+    q, k, v, mask = t.rand(1, 2, 8, 32), t.rand(2, 2, 256, 32), t.rand(2, 2, 256, 32), t.rand(2, 1, 8, 256)
+    config = ttnn.SDPAProgramConfig(
+        compute_with_storage_grid_size=(8, 8), q_chunk_size=32, k_chunk_size=64, exp_approx_mode=False
+    )
+    out = ttnn.transformer.scaled_dot_product_attention_decode(
+        t.put(q), t.put(k), t.put(v), is_causal=False, attn_mask=t.put(mask), scale=0.25, program_config=config
+    )
+    compute = attention.SDPA
+    users = [
+        torch.cat([
+            decode_attention(
+                q[0, user, rows], k[user, head], v[user, head], mask=mask[user, 0, rows], scale=0.25, k_chunk=64,
+                compute=compute,
+            )
+            for head, rows in enumerate((slice(0, 4), slice(4, 8)))
+        ])
+        for user in range(2)
+    ]  # fmt: skip
+    _same(t, out, compute.store(torch.stack(users)[None]))
+    _alone(t)
+
+
+def matrices_and_rows_alone(t: Env) -> None:
+    """Two dims are enough for a sum; a spread times a number; a product has the dims of the operand that has more."""
+    _rounds(t)
+    ttnn, x, weight = t.ttnn, t.rand(32, 96, scale=3.0), t.rand(1, 1, 96, 64)
+    _same(t, ttnn.sum(t.put(x), dim=-1), WIDE.store(WIDE.reduce("sum", x, "last", 1.0), "bfloat16").squeeze(-1))
+    variance = WIDE.store(x.double().var(-1, keepdim=True).float())
+    out = ttnn.var(t.put(x), dim=-1, keepdim=True, scalar=3.0)
+    _same(t, out, WIDE.store(WIDE.vector().mul(variance, 9.0), "bfloat16"))
+    out = ttnn.std(t.put(x), dim=-1, keepdim=True, scalar=-3.0)
+    _same(t, out, WIDE.store(WIDE.vector().mul(WIDE.sfpu("sqrt", variance), 3.0), "bfloat16"))
+    compute = linear.default_compute("bfloat16", "bfloat16", "bfloat16")
+    out = ttnn.matmul(t.put(x), t.put(weight))
+    _same(t, out, linear.linear(x, weight[0, 0], compute=compute, k_block=32).reshape(1, 1, 32, 64))
+    _alone(t)
+
+
+def wide_tensors(t: Env) -> None:
+    """Statistics of a float32 batch are its own dtype's; a convolution without a config has all channels in a block."""
+    _rounds(t)
+    ttnn, fine = t.ttnn, torch.randn(2, 4, 32, 32, generator=t.random)
+    mean, variance = torch.randn(1, 4, 1, 1, generator=t.random), torch.rand(1, 4, 1, 1, generator=t.random) + 0.5
+    running = {"running_mean": t.put(mean, dtype="float32"), "running_var": t.put(variance, dtype="float32")}
+    how = {"compute_kernel_config": _config(t, WIDE), **running}
+    ttnn.batch_norm(t.put(fine, dtype="float32"), eps=1e-5, training=True, momentum=0.25, **how)
+    own = batch_norms.channel_moments(fine, dtype="float32", compute=WIDE)
+    for name, before, new in zip(running, (mean, variance), own, strict=True):
+        _same(t, running[name], batch_norms.moved(before, new, 0.25, dtype="float32", compute=WIDE))
+    video, kernel = t.rand(1, 3, 4, 4, 64), t.rand(32, 64, 1, 3, 3)
+    prepared = ttnn.experimental.prepare_conv3d_weights(
+        weight_tensor=ttnn.from_torch(kernel, dtype=ttnn.bfloat16), C_in_block=0, device=t.device
+    )
+    out = ttnn.experimental.conv3d(
+        input_tensor=t.put(video, layout="ROW_MAJOR"), weight_tensor=prepared, device=t.device, output_channels=32,
+        kernel_size=(1, 3, 3), dtype=ttnn.bfloat16,
+    )  # fmt: skip
+    windows = linear.Windows(stride=(1, 1, 1), dilation=(1, 1, 1))
+    video = video.permute(0, 4, 1, 2, 3)
+    wanted = linear.conv(video, kernel, None, compute=Compute("HiFi2"), windows=windows, blocks=(64 * 9, 64))
+    _same(t, out, wanted.permute(0, 2, 3, 4, 1))
     _alone(t)
 
 

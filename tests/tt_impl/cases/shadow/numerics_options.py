@@ -332,13 +332,13 @@ def attention_over_a_ring(t: Env) -> None:
         exp_approx_mode=False,
     )  # fmt: skip
 
-    def attended(compute: Compute, prompt: list[Any], tokens: int) -> list[Any]:
+    def attended(compute: Compute, prompt: list[Any], tokens: int, **how: Any) -> list[Any]:
         return ttnn.transformer.ring_joint_scaled_dot_product_attention(
             *(t.put(x, (None, 2)) for x in (q, k, v)), *prompt, joint_strategy="rear", logical_n=tokens, dim=2,
             persistent_output_buffer_k=t.empty(1, 1, rows, 32), persistent_output_buffer_v=t.empty(1, 1, rows, 32),
             program_config=config, compute_kernel_config=_config(t, compute), cluster_axis=1,
             multi_device_global_semaphore=t.semaphores(2), num_links=1, mesh_device=t.device, topology=t.linear,
-            subdevice_id=ttnn.SubDeviceId(0), ccl_core_grid_offset=ttnn.CoreCoord(0, grid.y - 1),
+            subdevice_id=ttnn.SubDeviceId(0), ccl_core_grid_offset=ttnn.CoreCoord(0, grid.y - 1), **how,
         )  # fmt: skip
 
     shards = list(zip(k.chunk(4, 2), v.chunk(4, 2), strict=True))
@@ -346,10 +346,13 @@ def attention_over_a_ring(t: Env) -> None:
     joint = (rear[1], rear[2])
     _same(t, out, *attention.ring_joint_attention(list(q.chunk(4, 2)), shards, joint, k_chunk=32))
     _same(t, other, *attention.ring_joint_attention([rear[0]] * 4, shards, joint, k_chunk=32))
-    out, *_ = attended(WIDE, [None] * 3, rows - 40)  # the last shard is padding, and a part of the one before
+    out, *_ = attended(
+        WIDE, [None] * 3, rows - 40, scale=0.5
+    )  # the last shard is padding, and a part of the one before
     seen = [(x[:, :, : 32 - 8], y[:, :, : 32 - 8]) if i == 2 else (x, y) for i, (x, y) in enumerate(shards[:3])]
     empty = (k[:, :, :0], v[:, :, :0])
-    _same(t, out, *attention.ring_joint_attention(list(q.chunk(4, 2)), [*seen, empty], None, k_chunk=32, compute=WIDE))
+    scaled = {"k_chunk": 32, "compute": WIDE, "scale": 0.5}
+    _same(t, out, *attention.ring_joint_attention(list(q.chunk(4, 2)), [*seen, empty], None, **scaled))
     _alone(t)
 
 
@@ -378,6 +381,8 @@ def chains_of_elements(t: Env) -> None:
     out = ttnn.subtract(x, y, input_tensor_b_activations=[silu])
     _same(t, out, elementwise.subtract(a, BINARY.store(BINARY.sfpu("silu", b))))
     _same(t, ttnn.rsub(x, y), elementwise.subtract(b, a))
+    negative = ttnn.UnaryWithParam(ttnn.UnaryOpType.NEG)  # rounds nothing
+    _same(t, ttnn.add(x, y, activations=[negative]), -elementwise.add(a, b))
     _same(t, ttnn.squared_difference(x, y), BINARY.store(BINARY.sfpu("square", BINARY.sub(a, b)), "bfloat16"))
     _same(
         t, ttnn.unary_chain(x, [silu, square]), BINARY.store(BINARY.sfpu("square", BINARY.sfpu("silu", a)), "bfloat16")

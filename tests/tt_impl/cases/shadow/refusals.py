@@ -8,7 +8,7 @@ from tests.tt_impl.env import Env, collect, raises
 
 def unknown_operation(t: Env) -> None:
     from tt_impl.mock.rules.registry import RULES
-    from tt_impl.mock.storage.errors import ShadowError
+    from tt_impl.mock.storage.errors import MissingRule, ShadowError
 
     x = t.put(t.rand(1, 1, 32, 64))
     rule = RULES.pop("ttnn.exp")
@@ -17,6 +17,7 @@ def unknown_operation(t: Env) -> None:
     finally:
         RULES["ttnn.exp"] = rule
     raises(ShadowError, lambda: x.pad_to_tile(0.0), "ttnn.Tensor.pad_to_tile")
+    assert "order of cores and banks" in str(MissingRule("ttnn.experimental.moe_gpt"))
     program = t.ttnn.ProgramDescriptor()
     raises(ShadowError, lambda: t.ttnn.generic_op([x, x], program), "ttnn.generic_op", "kernels of the program itself")
 

@@ -73,6 +73,22 @@ def between_two_devices(t: Env) -> None:
     raises(UserError, lambda: ttnn.point_to_point(x, *places, topology=t.linear, output_tensor=wrong), "dtype")
 
 
+def without_values(t: Env) -> None:
+    """What ttnn cannot do on a mock is emulated where nothing is computed, too; all tensors read as zeros then."""
+    from tt_impl.mock.calls.shadow import Shadow
+    from tt_impl.trace.intercept import Invocation
+
+    ttnn = t.ttnn
+    shadow = Shadow(fallback=False, numerics="off", values=False)
+    for dtype, stored in (("bfloat16", torch.float32), ("uint32", torch.int64)):
+        x = t.put(torch.ones(1, 1, 32, 64), (None, 3), dtype=dtype)
+        ends = [ttnn.MeshCoordinate(0, place) for place in (0, 1)]
+        call = Invocation("ttnn.point_to_point", (x, *ends), {"topology": t.linear}, lambda *_: None)
+        read = shadow.store.read(shadow.handle(call), "a test")
+        assert shadow.calls == shadow.emulated and len(read) == t.n and read.dtype == x.dtype
+        assert all(torch.equal(value, torch.zeros(1, 1, 32, 16, dtype=stored)) for value in read)
+
+
 def host_tensor_on_some_cores(t: Env) -> None:
     """Rows, columns and blocks of the second value on the chosen cores, the first one elsewhere."""
     ttnn = t.ttnn

@@ -38,6 +38,7 @@ def new_inputs(t: Env) -> None:
 
     trace, out = _capture(t, program)
     assert all(value.isnan().all() for value in t.shadow.values(out))  # nothing has run yet
+    assert {value.dtype for value in t.shadow.store.read(out, "a test").stored} == {torch.bfloat16}
     t.shadow.evaluations.clear()
     for _ in range(3):
         value = t.rand(1, 1, 64, 128)
@@ -189,6 +190,27 @@ def what_no_rule_repeats(t: Env) -> None:
     torch.testing.assert_close(t.shadow.values(out)[1], (parts[0] + 1).bfloat16().float())
     ttnn.multiply_(x, 2.0)
     raises(ShadowError, lambda: ttnn.execute_trace(t.device, trace), "ttnn.point_to_point", "other values")
+
+
+def remembered_tensors(t: Env) -> None:
+    """One whose cores have addresses of their own is told by the place of its first core, as the tensor itself is."""
+    from tt_impl.mock.calls.traces import Recorded
+    from tt_impl.trace.buffers import address_of, buffer_of
+
+    ttnn = t.ttnn
+    memory = ttnn.create_sharded_memory_config((1, 1, 64, 32), ttnn.CoreGrid(y=2, x=1), ttnn.ShardStrategy.HEIGHT)
+    x = ttnn.to_memory_config(t.put(t.rand(1, 1, 64, 32)), memory)
+    plain: Any = Recorded(x)
+    assert (buffer_of(plain), address_of(plain)) == (x.buffer_unique_id(), x.buffer_address())
+    numbers = set()
+    for address in (x.buffer_address(), x.buffer_address(), 64):
+        apart: Any = Recorded(x)
+        apart.address = address
+        apart.is_per_core_allocated = lambda: True
+        apart.buffer_unique_id = lambda: None
+        assert address_of(apart) == address
+        numbers.add(buffer_of(apart))
+    assert len(numbers) == 2 and max(numbers) < 0
 
 
 def made_of_nothing(t: Env) -> None:

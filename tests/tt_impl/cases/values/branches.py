@@ -31,6 +31,11 @@ def cache_of_some_devices(t: Env) -> None:
     written[0, :, 5] = token[0, 0]
     written[1, :, 33] = token[0, 1]
     assert t.shadow.emulated == {"ttnn.experimental.paged_update_cache(mesh_coords=)": 1}
+    everywhere = {ttnn.MeshCoordinate(r, c) for r in range(t.shape[0]) for c in range(t.shape[1])}
+    whole = t.put(cache)
+    ttnn.experimental.paged_update_cache(whole, t.token(token), update_idxs=[5, 33], mesh_coords=everywhere)
+    t.check(whole, written)
+    assert sum(t.shadow.emulated.values()) == 1  # nothing takes the place of a call on all devices
     places = {1, 2 * t.shape[1] - 1}
     t.check(on_mesh, [written if rank in places else cache for rank in range(t.n)])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,18 @@ def random_weights(t: Env) -> None:
     """What takes no memory is drawn on its way to the devices, also as a parameter."""
     from tt_impl.mock.storage.seeded import Seeded
 
-    weight = Seeded("a.weight", (64, 32), torch.bfloat16, 3)
+    def drawn(name: str, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=torch.Generator().manual_seed(zlib.crc32(f"3 {name}".encode())))
+
+    weight = Seeded("a.weight", (64, 2, 16), torch.bfloat16, 3)
     for tensor in (weight, torch.nn.Parameter(weight)):
-        t.check(t.put(tensor), weight.real().float(), ulps=0)
+        t.check(t.put(tensor.reshape(64, 32)), (drawn("a.weight", 64, 2, 16) * 32**-0.5).reshape(64, 32).bfloat16())
+    for name, number in (("norm.weight", 1.0), ("norm.bias", 0.0)):
+        t.check(t.put(Seeded(name, (64,), torch.float32, 3), dtype="float32"), 0.02 * drawn(name, 64) + number)
+    wider = weight.float()
+    assert isinstance(wider, Seeded) and torch.equal(wider.real(), drawn("a.weight", 64, 2, 16) * 32**-0.5)
+    assert type(weight.detach()) is Seeded and type(weight + 1) is torch.Tensor
+    assert repr(weight) == "Seeded('a.weight', (64, 2, 16), torch.bfloat16)"
     t.check(t.put(Seeded("table", (64, 32), torch.int32, 3), dtype="int32"), torch.zeros(64, 32))
 
 
@@ -106,12 +116,13 @@ def padding_that_comes_from_the_host(t: Env) -> None:
 
 def padding_of_two_numbers(t: Env) -> None:
     """What fills up tiles is one number only if rows and columns that end inside of a tile have the same."""
-    from tt_impl.mock.storage.padding import Padding
+    from tt_impl.mock.storage.padding import Padding, ends_inside
     from tt_impl.mock.storage.views import View
 
     padding, tile = Padding(1.0, 2.0), (32, 32)
     for shape, wanted in (((30, 64), 1.0), ((64, 20), 2.0), ((30, 20), None)):
         assert padding.single(View(shape, (32 if shape[0] == 30 else 64, 32 if shape[1] == 20 else 64), tile)) == wanted
+    assert ends_inside(View((40, 50), (40, 64), None)) == (False, False)  # rows lie in no tiles
     assert Padding(3.0, 3.0).single(View((30, 20), (32, 32), tile)) == 3.0
 
 
@@ -124,11 +135,13 @@ def memory_that_nobody_has_written(t: Env) -> None:
 
 
 def specifications(t: Env) -> None:
-    """A copy on the host keeps dtype, layout, tile and memory configuration."""
+    """A copy on the host keeps dtype, layout, tile, memory configuration and distribution."""
     ttnn = t.ttnn
     a = ttnn.to_memory_config(t.put(t.rand(60, 64)), ttnn.L1_MEMORY_CONFIG)
     for part in ttnn.get_device_tensors(a):
         assert part.cpu().spec == ttnn.from_device(part).spec == part.spec
+    cut = t.put(t.rand(64, 128), (0, 1))
+    assert str(cut.cpu().tensor_topology()) == str(cut.tensor_topology()) != str(a.tensor_topology())
 
 
 def printed(t: Env) -> None:
@@ -170,6 +183,11 @@ def files_of_overlapped_tensors(t: Env) -> None:
         assert ttnn.to_torch(ttnn.get_device_tensors(on_host.fused_tensor)[0]).int().equal(packed)
         on_devices = ttnn._ttnn.tensor.load_overlapped_tensors(file, device=t.device)
         t.check(on_devices["first"].fused_tensor, packed)
+        ttnn._ttnn.tensor.dump_overlapped_tensors(file, {"of the host": on_host})
+        again = ttnn._ttnn.tensor.load_overlapped_tensors(file, device=t.device)["of the host"]
+        t.check(again.fused_tensor, packed)
+        fields = ("tensor_shape", "shard_shape", "dtype", "tile_shape", "byte_offset", "total_size")
+        assert [getattr(again, name) for name in fields] == [getattr(views["second"], name) for name in fields]
 
 
 def values_while_a_graph_is_captured_without_dispatch(t: Env) -> None:

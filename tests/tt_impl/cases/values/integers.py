@@ -43,6 +43,7 @@ def typecasts_of_floats(t: Env) -> None:
     }
     for dtype, (numbers, whole) in wanted.items():
         out = ttnn.typecast(_put(t, "float32", *numbers), getattr(ttnn, dtype))
+        assert t.shadow.values(out)[0].dtype == torch.int64
         assert _first(t, out, len(whole)) == whole, dtype
     assert _first(t, ttnn.experimental.typecast(_put(t, "bfloat16", 2.5, -2.5), ttnn.int32), 2) == [2, -2]
     block = ttnn.typecast(_put(t, "bfloat8_b", 2.5, 1.75), ttnn.uint16)
@@ -143,6 +144,25 @@ def shifts_by_more_bits_than_there_are(t: Env) -> None:
     assert _first(t, shifted, 3) == [0, 0, -1]
     shifted = ttnn.bitwise_right_shift(_put(t, "uint32", 2**32 - 5, 5), _put(t, "uint32", 40, 40))
     assert _first(t, shifted, 2) == [1, 0]
+
+
+def block_floats_at_their_ends(t: Env) -> None:
+    """Of numbers below 2**-120 nothing stays; beside what is no number a block is what ttnn's host makes of it."""
+    from tt_impl.mock.storage.dtypes import round_to
+
+    ttnn = t.ttnn
+    tiny = torch.tensor([2.0**-120, 2.0**-121, 0.0])[:, None].expand(3, 16).contiguous()
+    for value in (tiny, tiny.bfloat16(), tiny.double()):
+        kept = round_to(value, ttnn.bfloat8_b)
+        assert kept.dtype == torch.bfloat16 and torch.equal(kept, tiny.bfloat16() * torch.tensor([[1], [0], [0]]))
+    value = torch.linspace(1, 2, 32).expand(32, 32).contiguous()
+    value[1, 3] = float("inf")
+    for dtype in (ttnn.bfloat8_b, ttnn.bfloat4_b):
+        host = ttnn.to_torch(ttnn.from_torch(value, dtype=dtype, layout=ttnn.TILE_LAYOUT))
+        assert torch.equal(round_to(value, dtype).float(), host.float()) and not torch.equal(host.float(), value)
+    for value in (torch.tensor(3.0), torch.zeros(0, 16)):  # a number, and nothing
+        assert torch.equal(round_to(value, ttnn.bfloat16), value.bfloat16())
+    assert round_to(torch.zeros(0, 16), ttnn.bfloat8_b).shape == (0, 16)
 
 
 def what_does_not_fit_is_refused(t: Env) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from tests.tt_impl.env import Env, collect
+from tt_impl.mock.calls import constructors
+from tt_impl.mock.storage import constants
 
 GIB = (1, 1, 32768, 16384)
 
@@ -33,19 +36,23 @@ def as_ttnn_makes_them(t: Env) -> None:
     for fill in (ttnn.zeros, ttnn.ones, lambda shape, **how: ttnn.full(shape, -1.5, **how)):
         for how in ({}, {"layout": ttnn.TILE_LAYOUT, "memory_config": ttnn.L1_MEMORY_CONFIG}, {"dtype": ttnn.float32}):
             _same(lambda: fill((2, 40, 48), device=t.device, **how), t)  # noqa: B023 - called at once
-    for template in (t.put(t.rand(40, 48), dtype=dtype, layout="ROW_MAJOR") for dtype in ("bfloat16", "float32")):
-        _likes(t, template)
+    out = t.empty(2, 40, 48)
+    with patch.object(constructors, "LARGE", 1), patch.object(constructors, "_whole") as taken:
+        assert ttnn.full_like(out, 2.0, optional_tensor=out).buffer_unique_id() == out.buffer_unique_id()
+    assert not taken.called
+    for layout in ("ROW_MAJOR", "TILE"):
+        for dtype in ("bfloat16", "float32"):
+            _likes(t, t.put(t.rand(40, 48), dtype=dtype, layout=layout), layout == "ROW_MAJOR")
 
 
-def _likes(t: Env, template: Any) -> None:
+def _likes(t: Env, template: Any, light: bool) -> None:
     ttnn = t.ttnn
     for like in (ttnn.zeros_like, ttnn.ones_like, lambda tensor: ttnn.full_like(tensor, 3.0)):
-        _same(lambda: like(template), t)  # noqa: B023
+        _same(lambda: like(template), t, light=light)  # noqa: B023
 
 
 def the_memory_of_a_host_tensor(t: Env) -> None:
     """Without its values a tensor of torch takes the same memory, cut the same way; what cannot be cut is refused."""
-    from tt_impl.mock.calls import constructors
     from tt_impl.trace.intercept import intercepted
 
     ttnn = t.ttnn
@@ -56,12 +63,17 @@ def the_memory_of_a_host_tensor(t: Env) -> None:
             for how in ({"dtype": ttnn.bfloat16}, in_l1, {"dtype": ttnn.float32, "tile": ttnn.Tile((16, 32))}):
                 cut = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=dims)
                 kind = {"device": t.device, "layout": ttnn.TILE_LAYOUT, "mesh_mapper": cut} | how
-                _same(lambda: ttnn.from_torch(values, **kind), t, t.n**4)  # noqa: B023 - called at once
+                _same(lambda: ttnn.from_torch(values, **kind), t, t.n**4, "tile" not in how)  # noqa: B023 - at once
         _same(lambda: ttnn.from_torch(values, device=t.device), t, t.n**4)
         across = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=(None, 0))
         assert not ttnn.to_torch(ttnn.from_torch(torch.empty(2, 3, device="meta"))).any()
-        with pytest.raises(RuntimeError, match="number of chunks 2 to match the mesh dimension size 4"):
-            _same(lambda: ttnn.from_torch(values, device=t.device, mesh_mapper=across), t, t.n**4)
+        assert ttnn.from_torch(torch.empty(2, 3, dtype=torch.int32, device="meta")).dtype == ttnn.int32
+        assert torch.equal(ttnn.to_torch(ttnn.from_torch(values)), values)
+        free = ttnn.from_torch(values, device=t.device).buffer_address()
+        with patch.object(constructors, "LARGE", t.n**4):
+            with pytest.raises(RuntimeError, match="number of chunks 2 to match the mesh dimension size 4"):
+                ttnn.from_torch(values, device=t.device, mesh_mapper=across)
+        assert ttnn.from_torch(values, device=t.device).buffer_address() == free
 
 
 def a_large_tensor_of_torch(t: Env) -> None:
@@ -70,19 +82,32 @@ def a_large_tensor_of_torch(t: Env) -> None:
     t.check(t.ttnn.from_torch(x, device=t.device, dtype=t.ttnn.bfloat16, layout=t.ttnn.TILE_LAYOUT), x)
 
 
-def _same(make: Any, t: Env, large: int = 1) -> None:
-    from tt_impl.mock.calls import constructors
+def one_number_among_others(t: Env) -> None:
+    """Two elements are one number only if they share their memory; parts are, if all share that of the first."""
+    one, other = constants.constant(1.0, (1, 2), torch.float32), constants.constant(2.0, (1, 2), torch.float32)
+    for value in (torch.tensor([1.0, 2.0]), torch.ones(2), torch.ones(1), torch.ones(2, 1), one[:, :1]):
+        assert constants.single(value) is None, value
+    for value in (one, one[..., None], one.expand(3, 2), torch.ones(1, 1).expand(1, 2)):
+        assert constants.single(value).shape == () and constants.single(value) == 1
+    plain = torch.tensor([[3.0, 4.0]])
+    for parts in ([one, plain], [plain, one], [one, other], [one, one, other], [one, one, plain]):
+        assert torch.equal(constants.joined(parts, 1), torch.cat(parts, 1))
+    whole = constants.joined([one, one.expand(3, 2)], 0)
+    assert whole.shape == (4, 2) and constants.single(whole) == 1
 
+
+def _same(make: Any, t: Env, large: int = 1, light: bool = True) -> None:
+    """Compare what is made of large tensors and of others; ``light``: the host makes nothing for the former."""
     threshold = constructors.LARGE
     described = []
-    try:
-        for constructors.LARGE in (threshold, large):
+    for least in (threshold, large):
+        whole = patch.object(constructors, "_whole", wraps=constructors._whole)
+        with patch.object(constructors, "LARGE", least), whole as taken:
             tensor = make()
-            place = tensor.buffer_address(), str(tensor.memory_config()), str(tensor.tensor_topology())
-            described.append((tensor.spec, place, [v.flatten().tolist() for v in t.shadow.values(tensor)]))
-            t.ttnn.deallocate(tensor)
-    finally:
-        constructors.LARGE = threshold
+        assert taken.called is (light and least == large), (least, large)
+        place = tensor.buffer_address(), str(tensor.memory_config()), str(tensor.tensor_topology())
+        described.append((tensor.spec, place, [v.flatten().tolist() for v in t.shadow.values(tensor)]))
+        t.ttnn.deallocate(tensor)
     assert described[0] == described[1]
 
 

@@ -48,7 +48,12 @@ def sharded(t: Env) -> None:
     mapper = ttnn.MeshMapperConfig([ttnn.PlacementReplicate(), ttnn.PlacementShard(3)])
     out = ttnn.rand((1, 1, 32, 32 * t.shape[1]), t.device, seed=3, mesh_mapper=mapper)
     values = t.shadow.values(out)
-    assert not values[0].equal(values[1]) and values[0].equal(values[t.shape[1]])
+    for one, other in combinations(range(t.n), 2):
+        assert values[one].equal(values[other]) is (one % t.shape[1] == other % t.shape[1]), (one, other)
+    rows = ttnn.MeshMapperConfig([ttnn.PlacementShard(2), ttnn.PlacementReplicate()])
+    values = t.shadow.values(ttnn.rand((1, 1, 32 * t.shape[0], 32), t.device, seed=3, mesh_mapper=rows))
+    for one, other in combinations(range(t.n), 2):
+        assert values[one].equal(values[other]) is (one // t.shape[1] == other // t.shape[1]), (one, other)
     flat = ttnn.MeshMapperConfig([ttnn.PlacementShard(3)], ttnn.MeshShape([t.n]))
     values = t.shadow.values(ttnn.rand((1, 1, 32, 32 * t.n), t.device, seed=3, mesh_mapper=flat))
     assert all(not one.equal(other) for one, other in combinations(values, 2))
@@ -70,7 +75,12 @@ def dropout(t: Env) -> None:
     kept = values[0] != 0
     assert abs(kept.float().mean() - 0.75) < 0.03
     assert values[0][kept].equal((x * 2)[kept])
-    assert not values[0].equal(values[1])
+    assert all(not one.equal(other) for one, other in combinations(values, 2))
+    how = {"probability": 0.25, "scale": 2.0}
+    same = t.shadow.values(t.ttnn.experimental.dropout(t.put(x), **how, seed=9, use_per_device_seed=False))
+    assert all(value.equal(values[0]) for value in same)
+    unseeded = [t.shadow.values(t.ttnn.experimental.dropout(t.put(x), **how, seed=0))[0] for _ in range(2)]
+    assert not unseeded[0].equal(unseeded[1])
 
 
 CASES = collect(globals())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ import torch.nn.functional as F
 
 from tests.tt_impl.env import Env, collect, raises
 from tt_impl.mock.storage.padding import Padding
+from tt_impl.mock.storage.views import View
+from tt_impl.trace.intercept import uncaught
 
 
 def padding_within_a_tile(t: Env) -> None:
@@ -50,7 +53,6 @@ def padded_rows_are_no_rows(t: Env) -> None:
 
 def rows_that_tiles_keep(t: Env) -> None:
     """Two shapes of one memory are a reshape of each other where whole tiles or the same rows and columns lie in it."""
-    from tt_impl.mock.storage.views import View
 
     def seen(padded: int, *shape: int) -> View:
         return View(shape, (*shape[:-2], padded, shape[-1]), (32, 32))
@@ -67,6 +69,41 @@ def rows_that_tiles_keep(t: Env) -> None:
         assert one.is_reshape_of(other) is same, (one, other)
 
 
+def _in_memory(view: View, value: torch.Tensor, padding: float) -> torch.Tensor:
+    """The memory of a tensor of three dims, one number after the other: tiles by rows, each of them by rows."""
+    count, rows, columns = view.padded
+    height, width = view.tile or (1, columns)
+    memory = torch.full((count * rows * columns,), padding)
+    for at in product(*map(range, view.shape)):
+        row, column = at[0] * rows + at[1], at[2]
+        tile = row // height * (columns // width) + column // width
+        memory[(tile * height + row % height) * width + column % width] = value[at]
+    return memory
+
+
+def one_memory_in_other_shapes(t: Env) -> None:
+    """Tiles of any height and width, and rows: what one view has written, another one of as much memory reads."""
+    from tt_impl.mock.storage.views import seen_by
+
+    views = [
+        View((2, 13, 30), (2, 16, 32), (16, 32)),
+        View((1, 32, 9), (1, 64, 16), (32, 16)),
+        View((2, 3, 32), (2, 16, 32), (16, 32)),
+        View((1, 20, 30), (1, 32, 32), (32, 32)),
+        View((3, 7, 30), (4, 8, 32), None),
+    ]
+    for written, seen in product(views, views):
+        value = t.rand(*written.shape)
+        memory = _in_memory(written, value, 7.0)
+        assert written.room == memory.numel() == 1024
+        got = seen_by(value, written, seen, 7.0)
+        wanted = _in_memory(seen, got, 7.0)
+        inside = _in_memory(seen, torch.ones(seen.shape), 0.0) > 0
+        assert got.shape == seen.shape and torch.equal(wanted[inside], memory[inside]), (written, seen)
+        hidden = bool((_in_memory(written, torch.zeros(written.shape), 1.0)[inside] > 0).any())
+        assert (seen_by(value, written, seen, None) is None) is hidden, (written, seen)
+
+
 def logical_and_padded_shape(t: Env) -> None:
     """A reshape to fewer rows of the same memory is a view of the first ones."""
     ttnn, x = t.ttnn, t.rand(1, 1, 30, 32)
@@ -78,6 +115,9 @@ def logical_and_padded_shape(t: Env) -> None:
     for shape, rows in (((1, 1, 30, 32), 30), ((1, 1, 30, 20), 32)):  # of narrower rows none is one of the view's
         whole = ttnn.reshape(t.put(t.rand(*shape)), (1, 1, 32, 32), (1, 1, 32, 32))
         assert t.shadow.store.rows_within(whole) == rows
+    with uncaught():
+        unseen = t.put(x)
+    assert t.shadow.store.rows_within(unseen) == 30
     t.check(ttnn.reshape(a, (1, 1, 32, 32), (1, 1, 32, 32)), F.pad(x, (0, 0, 0, 2)))
     t.check(a, x)
     ones = ttnn.ones((1, 1, 30, 32), layout=ttnn.TILE_LAYOUT, device=t.device)
@@ -85,6 +125,7 @@ def logical_and_padded_shape(t: Env) -> None:
         ttnn.fill_implicit_tile_padding(ones, fill)
         whole = ttnn.reshape(ones, (1, 1, 32, 32), (1, 1, 32, 32))
         t.check(whole, F.pad(torch.ones(1, 1, 30, 32), (0, 0, 0, 2), value=fill))
+        assert (set(t.shadow.values(whole)[0].stride()) == {0}) is (fill == 1.0)
 
 
 def unknown_padding_is_refused(t: Env) -> None:
@@ -160,6 +201,10 @@ def windows(t: Env) -> None:
     t.check(a, wanted)
     ttnn.add_(a, 1.0)
     t.check(part, (wanted[12:] + 1).bfloat16().float())
+    x = t.rand(48, 1, 32, 32)
+    a = t.put(x)
+    ttnn.add_(ttnn.narrow(a, 0, 12, 24), 1.0)
+    t.check(a, torch.cat([x[:12], x[12:36] + 1, x[36:]]).bfloat16().float())
 
 
 def windows_beside_a_clone(t: Env) -> None:
