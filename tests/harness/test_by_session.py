@@ -17,7 +17,7 @@ from tests.harness import words
 from tests.harness.programs.events import call, captured, crossing, made, use
 from tt_impl.harness.reports import index, visualizer
 from tt_impl.harness.reports.write import try_to_write, write
-from tt_impl.harness.watch.exhausted import Block, Exhausted, Holder, MemoryState
+from tt_impl.harness.watch.exhausted import NO_TENSOR, Block, Exhausted, Holder, MemoryState
 from tt_impl.harness.watch.meter import Allocation, Launch, Level, Meter
 from tt_impl.harness.watch.results import Results
 from tt_impl.harness.watch.session import Session
@@ -204,6 +204,8 @@ def many() -> Session:
         session.meter.history.append((1, event.number, allocation(event, event.number * MIB, size, "L1")))
         session.meter.calls.append((event.number, (event.op, event.where, ()), event.number))
         holder = Holder(event.number * MIB, size, event.op, event.where, event.number, event.number, (1,), "BFLOAT16")
+        if event.number == 2:
+            holder = Holder(holder.address, size, NO_TENSOR, "", -1, -1)
         blocks += [Block(size, holder), Block(1 * KIB, None)]
     session.meter.levels = [Level(16, WORMHOLE, "L1", 84 * KIB, 18 * KIB, 1 * KIB)]
     states = {

@@ -287,6 +287,22 @@ def test_an_end_that_nothing_fits_is_refused(layers: list[tuple[str, str]], firs
     assert [row.state for row in comparison.rows] == states
 
 
+@pytest.mark.parametrize(("pcc", "error", "holds"), [(0.5, 0.25, True), (0.49, 0.25, False), (0.5, 0.26, False)])
+def test_limits_hold_at_their_end(pcc: float, error: float, holds: bool) -> None:
+    from tt_impl.harness.comparison.layerwise import _Fit, _Limits
+
+    assert _Limits(0.5, 0.25, 8.0).hold(_Fit(pcc, error, "")) == holds
+
+
+@pytest.mark.parametrize(
+    ("pcc", "error", "weight"), [(1.0, 0.0, 1.0), (1.0, 0.5, 0.5), (0.5, 0.49, 0.5**8), (-1.0, 0.0, 0.0)]
+)
+def test_weights_of_fits(pcc: float, error: float, weight: float) -> None:
+    from tt_impl.harness.comparison.layerwise import _Fit
+
+    assert _Fit(pcc, error, "").weight == weight
+
+
 def test_places_of_a_sample() -> None:
     from tt_impl.harness.comparison.layerwise import _places
 

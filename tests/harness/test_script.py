@@ -102,6 +102,43 @@ def test_a_module_with_a_report(script: Path) -> None:
     assert (script.parent / "told" / "script.md").is_file()
 
 
+WITHOUT_WEIGHTS = """
+import json, struct, sys
+import torch, ttnn
+from safetensors.torch import load_file
+
+header = json.dumps({"a": {"dtype": "BF16", "shape": [32, 32], "data_offsets": [0, 2048]}}).encode()
+open("x.safetensors", "wb").write(struct.pack("<Q", len(header)) + header)
+a = load_file("x.safetensors")["a"]
+device = ttnn.open_device(device_id=0)
+x = ttnn.from_torch(a + 0, device=device, layout=ttnn.TILE_LAYOUT)
+if sys.argv[1:]:
+    ttnn.matmul(x, ttnn.zeros((64, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device))
+from tt_impl.harness.weights import RandomWeights
+wanted = RandomWeights(3, True).tensor("a", (32, 32), torch.bfloat16) + 0
+assert torch.equal(ttnn.to_torch(ttnn.neg(x)), -wanted), "wrong values"
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "code", "outcome", "category"),
+    [
+        ("on", (), 0, "passed", "own"),
+        ("off", (), 0, "skipped", "unjudged"),
+        ("off", ("refuse",), 1, "failed", "refused"),
+    ],
+)
+def test_a_script_with_random_weights(
+    values: str, words: tuple[str, ...], code: int, outcome: str, category: str, tmp_path: Path
+) -> None:
+    """Of the seed that is asked for; where no values are computed nobody judges them."""
+    (tmp_path / "script.py").write_text(WITHOUT_WEIGHTS, encoding="utf-8")
+    done = run(tmp_path, "--json", "--values", values, "--weights", "random:3", "script.py", *words)
+    verdict = loads("ttnn run", done.stdout)
+    assert (done.returncode, verdict["outcome"], verdict["category"]) == (code, outcome, category), done.stderr[-3000:]
+    assert verdict["values"] == (values == "on") and verdict["ops"]["ttnn.from_torch"] == 1
+
+
 def test_a_crash_is_one_sentence(script: Path) -> None:
     done = run(script.parent, "script.py", "crash")
     assert done.returncode == 1

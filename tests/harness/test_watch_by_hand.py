@@ -216,8 +216,9 @@ def test_refused_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     log.events.append(call("zeros"))
     log.events[-1].number = 2
-    refused(out_of_memory(1024), mesh(3))
-    assert of.ended is None
+    for _ in range(2):
+        refused(out_of_memory(1024), mesh(3))
+    assert of.ended is None and len(of.records) == 2
     for ends in (1, 2):
         log.left_by_error.add(ends)
         assert of.ended is of.records[ends - 1]
@@ -352,7 +353,7 @@ def test_calls_whose_programs_are_known(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(programs, "read", lambda nodes: Graph(ops=[op]))
     monkeypatch.setattr(programs, "tensors_in", lambda value: [SimpleNamespace(tensor_id=value)])
     on = SimpleNamespace(id=lambda: 1, num_program_cache_entries=lambda: entries[0])
-    log = log_of(call("exp", [1]))
+    log = log_of(call("from_torch"), call("exp", [1]))
     of = programs.Programs(log)
 
     def calls(name: str = "ttnn.exp", meshes: Any = (on,), **options: Any) -> int:
@@ -364,7 +365,7 @@ def test_calls_whose_programs_are_known(monkeypatch: pytest.MonkeyPatch) -> None
     assert calls(meshes=()) == 0
     assert [calls(), calls(), calls("ttnn.add"), calls(dim=1), calls(dim=2), calls(dim=2)] == [1, 0, 1, 1, 1, 0]
     assert [calls(x=host), calls(x=host + 1), calls(x=host[:1]), calls(x=host.int())] == [1, 0, 1, 1]
-    log.events[0].inputs[0] = use(1, shape=(64, 64))
+    log.events[1].inputs[0] = use(1, shape=(64, 64))
     assert [calls(), calls()] == [1, 0] and all(captures)
     entries[0] = 3
     calls(dim=3)
@@ -372,4 +373,4 @@ def test_calls_whose_programs_are_known(monkeypatch: pytest.MonkeyPatch) -> None
     assert cache.entries == 3 and not cache.complete and {one.program.name for one in cache.built["Some"]} == {"Some"}
     calls(output_tensor=7)
     assert cache.built["Some"][-1].results == {7} and cache.built["Some"][-2].results == frozenset()
-    assert cache.built["Some"][-2].texts == {"dim": "3"}
+    assert cache.built["Some"][-2].texts == {"dim": "3"} and cache.built["Some"][-2].event is log.events[1]
