@@ -106,6 +106,21 @@ def test_devices_in_an_order_without_links(devices: tuple[int, ...], said: list[
     assert found == [(kind, "note") for kind in said]
 
 
+def test_links_of_the_cluster_that_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tt_impl.harness.checks.fabric import CLUSTER_DESCRIPTOR, cluster_links
+
+    path = tmp_path / "cluster.yaml"
+    monkeypatch.delenv(CLUSTER_DESCRIPTOR, raising=False)
+    assert cluster_links() is None
+    monkeypatch.setenv(CLUSTER_DESCRIPTOR, str(path))
+    assert cluster_links() is None
+    path.write_text("chips: {0: [0, 0, 0, 0]}\n")
+    assert cluster_links() == {}
+    ends = "[{chip: %d, chan: 0}, {chip: %d, chan: 1}]"
+    path.write_text(f"ethernet_connections: [{', '.join(ends % pair for pair in ((0, 1), (1, 0), (1, 2)))}]\n")
+    assert cluster_links() == {frozenset((0, 1)): 2, frozenset((1, 2)): 1}
+
+
 @pytest.mark.parametrize(("op", "kinds"), [("ttnn.experimental.recv_async", []), ("ttnn.relu", ["never-written"] * 2)])
 def test_what_is_received_later_is_written(op: str, kinds: list[str]) -> None:
     """The values come when they are sent, after the call; an operation that reads the tensor then reads them."""

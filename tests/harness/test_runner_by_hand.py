@@ -307,6 +307,20 @@ def test_a_mesh_is_entered(opened: bool, monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert machine._machine.opened
 
 
+@pytest.mark.parametrize(("devices", "another"), [(1, False), (8, True)])
+def test_a_cluster_that_was_opened_stays(
+    devices: int, another: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """ttnn is pointed at one device, and asked how many there are."""
+    done: list[Any] = []
+    monkeypatch.setattr(machine.environment, "make_folder", lambda: tmp_path)
+    monkeypatch.setattr(machine.hardware, "point_at", lambda *what: done.append(what))
+    monkeypatch.setattr(questions, "ask_here", lambda: done.append("here"))
+    monkeypatch.setattr(ttnn, "get_num_devices", lambda: done.append("asked") or devices)
+    assert machine._sees_another_cluster() == another
+    assert done == ["here", (machine.get_mesh("n150"), tmp_path), "asked"]
+
+
 def test_the_head_of_a_run() -> None:
     text = "ttnn mock: t3k; ttnn builds every program, {}, no kernel is run"
     for values, said in (

@@ -44,8 +44,6 @@ def in_flight(log: EventLog) -> Iterator[Finding]:
         return
     seen = set()
     for hazard in find(model.logs()):
-        if len(hazard.steps) < 2:
-            continue
         first, second = sorted(hazard.steps)
         place = model.named[int(hazard.buffer.split()[1])]
         key = first, second, place[0] == "semaphore"

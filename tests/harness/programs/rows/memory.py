@@ -83,6 +83,13 @@ def memory() -> None:
     row("made by another call since", [empty, call("add", [2, 2], [1]), call("exp", [1], [3])])
     whole = call("exp", [1], [3], passes_nan_on=True)
     row("written in part", [empty, write, whole], "never-written error 2")
+    copied = [call("clone", [1], [4], passes_nan_on=True), call("exp", [4], [5], passes_nan_on=True)]
+    row("a copy of what is written in part", [empty, write, *copied], "never-written error 3")
+    row("a copy made anew", [empty, write, copied[0], call("add", [2, 2], [4]), copied[1]])
+    row("a copy of what is written", [write, *copied])
+    row("a result of what is written in part", [empty, write, whole, call("exp", [3], [5])], "never-written error 2")
+    row("written in part and passed on no more", [empty, write, call("exp", [1], [3]), call("exp", [3], [5])])
+    row("written in part, changed in place", [empty, write, call("exp_", [1], [1], written=(1,), passes_nan_on=True)])
     row("written in part, then made by another call", [empty, write, call("add", [2, 2], [1]), whole])
     row(
         "a view of what is unwritten",

@@ -122,3 +122,9 @@ def order() -> None:
     ):
         steps = [sync, given(kind, 1, **over), given(kind, 3, **over), *ends]
         row(f"results of two {name} in one place", steps, "unused-result note 1", f"{waits} 2", *said)
+
+    def send(x: int) -> Event:
+        options = {"semaphores": [5]}
+        return collective("point_to_point", x, 2, "point_to_point", buffers=[into(2)], options=options)
+
+    row("sent from one device to another, twice", [sync, send(1), look, send(3), *ends])

@@ -111,6 +111,13 @@ def replays() -> None:
         f"{lost} 7",
     )
 
+    row("an input that nobody made", [*captured(steps), replay])
+    row(
+        "an input that nobody made is gone",
+        [*captured(steps), call(REPLAY, options={"1": 1}, allocated=gone)],
+        f"{lost} 5",
+    )
+
     double = call("multiply_", [1], [1], written=(1,))
     loop = [host, *captured([double])]
     fill = call("copy", [9, 1], written=(1,))
