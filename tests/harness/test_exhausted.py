@@ -204,6 +204,9 @@ def test_a_trace_region_that_is_too_small() -> None:
         "the trace captured at x.py:1 holds 10 programs (about 0.1 MiB of commands on each device, an estimate); its "
         "replays read 1.5 MiB of a bank (tensors: 1) and write 15.0 MiB (10), also where tensors were given back."
     )
+    released = log(0)
+    released.events.append(Event(26, "ttnn.release_trace", "x.py:9", [], options={"trace_id": 1}))
+    assert [len(living(released, until)) for until in (None, 27, 26, 13, 1, 0)] == [1, 1, 2, 1, 1, 0]
     assert not list(trace_region(log(20 * PROGRAM_BYTES)))
     (note,) = trace_region(log(15 * PROGRAM_BYTES))
     assert note.severity == "note" and note.where == "x.py:2"

@@ -322,6 +322,28 @@ def test_ways_to_call() -> None:
     )
 
 
+def test_results_that_can_be_put_beside_layers() -> None:
+    """Numbers of which somebody knows the values; nothing is said of the others."""
+    from types import SimpleNamespace
+
+    from tt_impl.harness.comparison.taps import Result, _append
+    from tt_impl.mock.storage.errors import ShadowError
+
+    def values(tensor: Any) -> Any:
+        if isinstance(tensor.known, Exception):
+            raise tensor.known
+        return tensor.known
+
+    results: list[Result] = []
+    shadow: Any = SimpleNamespace(values=values)
+    for known in ([], [A, B], [A.int()], ShadowError("nobody knows.")):
+        mesh = SimpleNamespace(shape=(1, 2))
+        _append(results, "ttnn.add", "a.py:1", SimpleNamespace(known=known, device=lambda mesh=mesh: mesh), shadow)
+    assert results == [Result("ttnn.add", "a.py:1", [A, B], (1, 2))]
+    for name, called in (("ttnn.add", True), ("add", True), ("dd", False), ("a.py:1", True), ("py:11", False)):
+        assert results[0].is_called(name) == called
+
+
 def test_names_of_layers_in_a_refusal() -> None:
     from tt_impl.harness.comparison.layerwise import _some
 

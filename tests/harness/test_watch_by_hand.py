@@ -173,6 +173,7 @@ def test_one_number_in_every_place(count: int) -> None:
         other[place] = 2.5
         assert results._is_one_number(other) == (count == 1) and results._digest(other) != results._digest(same)
     assert not results._is_one_number(same[:0])
+    assert {len(results._digest(value)) for value in (same, torch.arange(4.0), same[:0])} == {16}
     zeros = torch.tensor([0.0, -0.0])
     assert not results._is_one_number(zeros) and results._is_one_number(zeros.abs())
 

@@ -53,6 +53,8 @@ def regions() -> None:
     row("one released", [*captured(steps, **exact), call(RELEASE, options={"1": 1}), *second])
     row("one released by keyword", [*captured(steps, **exact), call(RELEASE, options={"trace_id": 1}), *second])
     row("another released", [*captured(steps, **exact), call(RELEASE, options={"1": 7}), *second], f"{small} note 6")
+    zero = captured(steps, 0, **exact)
+    row("released without a number", [*zero, call(RELEASE), *second], f"{small} note 6")
     row("released later", [*captured(steps, **exact), *second, call(RELEASE, options={"1": 1})], f"{small} note 5")
     row("calls outside", [*steps, *captured(steps, **exact), *steps])
 
@@ -84,6 +86,9 @@ def replays() -> None:
     row("a guest read before", [*trace, guest(), write, look, replay])
     row("a guest after the release", [*trace, call(RELEASE, options={"1": 1}), guest(), write, replay, look])
     row("another trace is replayed", [*trace, guest(), write, call(REPLAY, options={"trace_id": 2}), look])
+    unnamed = [host, *captured(steps, 0), guest(), write]
+    row("a replay of no trace", [*unnamed, call(REPLAY), look])
+    row("a replay of the trace of number 0", [*unnamed, call(REPLAY, options={"1": 0}), look], f"{lost} 6")
     row("unseen values are read", [*trace, guest(), replay, call("exp", [10], error="UnseenValue")], f"{lost} 6")
     taken = frozenset({("DRAM", 4096)})
     gone = frozenset({("DRAM", 8192)})
