@@ -157,6 +157,10 @@ def test_memory_that_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
         (64, UNSEEN, "a.py:2"),
         (128, UNSEEN, "a.py:0"),
     ]
+    del there[1]
+    meter._agree(mesh, 2, "a.py:3")
+    assert [(sign, number, one.address) for sign, number, one in meter.history[3:]] == [(-1, 2, 64)]
+    assert meter._sums == {(3, "DRAM"): 128}
 
 
 def test_programs_of_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:

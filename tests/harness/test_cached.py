@@ -63,6 +63,8 @@ def test_attributes_and_results() -> None:
     assert reused(shown, launched({}, "Params(MUL, Shape([1, 32]))", cached=True)) == [
         ("an attribute", "Params(ADD", "Params(MUL")
     ]
+    of_another = launched({}, "Params(SUB, Shape([1, 32]))", cached=True, op="ttnn.other")
+    assert reused(shown, of_another) == [("an attribute", "Params(ADD", "Params(SUB")]
     assert reused(shown, launched({}, "Params(ADD, Shape([1, 32]))", dtype="FLOAT32", cached=True)) == [
         ("the dtype of its result", "BFLOAT16", "FLOAT32")
     ]

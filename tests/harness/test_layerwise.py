@@ -107,7 +107,7 @@ def test_example(tmp_path: Path) -> None:
         ((2, 4, 4), lambda x: [x[..., :2], x[..., 2:], x[..., :2], x[..., 2:]], (2, 2), "dim 2 over axis 1"),
         (
             (2, 4, 4),
-            lambda x: [x[:, :2] / 2, x[:, 2:] / 2, x[:, :2] / 2, x[:, 2:] / 2],
+            lambda x: [x[:, :2] / 4, x[:, 2:] / 4, x[:, :2] * 0.75, x[:, 2:] * 0.75],
             (2, 2),
             "summed over axis 0, dim 1 over axis 1",
         ),
@@ -309,6 +309,39 @@ def test_places_of_a_sample() -> None:
     assert torch.equal(_places(4096), torch.arange(4096))
     some = _places(4097)
     assert some.shape == (4096,) and torch.equal(some, _places(4097)) and len(set(some.tolist())) < 3000
+
+
+def test_of_several_ways_to_join_parts_the_best_counts() -> None:
+    """Of equal correlation that of the smaller error: replicas are no summands."""
+    from tt_impl.harness.comparison.layerwise import _Judge, _Limits
+    from tt_impl.harness.comparison.taps import Result
+
+    made = [Result("ttnn.op", "a.py:1", parts, (1, 2)) for parts in ([A, A], [B / 4, B * 0.75])]
+    rows = _Judge([("a", A), ("b", B)], made, {}, _Limits(0.99, 0.2, 8.0)).comparison().rows
+    assert [(row.state, row.how, row.error) for row in rows] == [
+        ("ok", "whole on each", 0.0), ("ok", "summed over axis 1", 0.0),
+    ]  # fmt: skip
+
+
+def test_layers_by_name_and_turn() -> None:
+    """A layer that runs twice has its turn, several tensors their places; numbers and nothing are none."""
+    from tt_impl.harness.comparison.taps import layers_of
+
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = torch.nn.Identity()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            y = self.part(self.part(x) + 1)
+            return y, torch.arange(3), x[:0], {"more": [x]}
+
+    module = Twice()
+    layers = layers_of(module, A)
+    assert [name for name, _ in layers] == ["part", "part (2)", "(module)[0]", "(module)[1]"]
+    for (_, found), wanted in zip(layers, (A, A + 1, A + 1, A), strict=True):
+        assert torch.equal(found, wanted)
+    assert not module._forward_hooks and not module.part._forward_hooks
 
 
 def test_ways_to_call() -> None:

@@ -107,16 +107,16 @@ def test_what_a_call_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     of.iteration()
     asked = invocation(args=("x",), meshes=[mesh(5, 3), mesh(7, 9)])
     assert of(asked) == "result" and of(invocation()) == "result"
+    levels, launches, calls = [*of.levels], [*of.launches], [*of.calls]
     asked.meshes = [mesh(5, 8)]
     assert of(asked) == "result" and of.programs == 9
-    del of.levels[5:], of.launches[1:], of.calls[1:]
-    assert of.levels == [
+    assert levels == [
         meter.Level(1, 5, "DRAM", 40, 60, 50), meter.Level(1, 5, "L1", 0, 100, 90),
         meter.Level(1, 5, "L1_SMALL", 8, 92, 82), meter.Level(1, 7, "DRAM", 0, 100, 90),
         meter.Level(1, 7, "L1", 0, 100, 90),
     ]  # fmt: skip
-    assert of.calls == [(1, ("ttnn.exp", "a.py:1", ((2, 3),)), 0)] and of.marks == [0] and of.programs == 9
-    assert [(one.event, one.mesh, one.op, one.where) for one in of.launches] == [(1, 5, "ttnn.exp", "a.py:1")]
+    assert calls == [(1, ("ttnn.exp", "a.py:1", ((2, 3),)), 0)] and of.marks == [0] and of.programs == 9
+    assert [(one.event, one.mesh, one.op, one.where) for one in launches] == [(1, 5, "ttnn.exp", "a.py:1")]
     assert of.meshes == {5: {"id": 5}, 7: {"id": 7}}
 
 
@@ -174,6 +174,7 @@ def test_one_number_in_every_place(count: int) -> None:
         assert results._is_one_number(other) == (count == 1) and results._digest(other) != results._digest(same)
     assert not results._is_one_number(same[:0])
     assert {len(results._digest(value)) for value in (same, torch.arange(4.0), same[:0])} == {16}
+    assert len(results.described([same])["digest"]) == 16
     zeros = torch.tensor([0.0, -0.0])
     assert not results._is_one_number(zeros) and results._is_one_number(zeros.abs())
 
