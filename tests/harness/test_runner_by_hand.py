@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,6 +19,7 @@ import ttnn
 
 from refsim.base.errors import UserError
 from tests.harness import words
+from tests.tree import ROOT
 from tt_impl.harness import plugin, script
 from tt_impl.harness.pytest import isolation, machine, questions, verdicts
 from tt_impl.harness.pytest.runner import Runner, _fail, _outlives, _with_tuples
@@ -428,3 +432,83 @@ def test_tracebacks_of_scripts(capsys: pytest.CaptureFixture[str]) -> None:
         '  File "/user/b.py", line 8, in f', '  File "/user/a.py", line 8, in f',
     ]  # fmt: skip
     assert shown.endswith("ValueError: before\n") and "KeyError: 'behind'" in shown
+
+
+CHILDREN = """
+import os, sys, time
+from tt_impl.harness.pytest.isolation import Child, Ended
+
+sys.stdout.write("once, ")
+sys.stderr.write("once there, ")
+
+def prepare(last):
+    def run(index, following):
+        last.note(f"in ttnn.add on [[{index}]]")
+        if index == 1:
+            os._exit(3)
+        if index == 2:
+            time.sleep(60)
+        if index == 3:
+            raise ValueError("of the child")
+        return {"index": index, "following": following, "long": "x" * 3_000_000, "other": {1}}
+    return run
+
+def finish():
+    sys.stdout.write("put away, ")
+
+child = Child.fork(("group",), prepare, finish)
+for index in (0, 7):
+    answer = child.run(index, 5, None)
+    print(answer["index"], answer["following"], len(answer["long"]), answer["other"], child.group, end=", ")
+child.close()
+for index in (1, 2, 3):
+    child = Child.fork((), prepare, finish)
+    try:
+        child.run(index, None, 0.5 if index == 2 else None)
+    except Ended as end:
+        print(end, end.timed_out, end.op, end.stack.splitlines()[-1:], end=", ")
+    try:
+        os.kill(child.pid, 0)
+    except ProcessLookupError:
+        print("gone", end=", ")
+print(Child.ask(lambda: [os.getppid() == here, sys.argv]) if (here := os.getpid()) else "")
+"""
+
+
+def test_children(tmp_path: Path) -> None:
+    """What each says, how each ends, and that none tells again what was told before it was forked."""
+    (tmp_path / "script.py").write_text(CHILDREN, encoding="utf-8")
+    command = [sys.executable, "script.py"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stderr.count("once there") == 1
+    assert done.stdout == (
+        "once, put away, 0 5 3000000 {1} ('group',), 7 5 3000000 {1} ('group',), "
+        "the process exited with code 3 in ttnn.add on [[1]]. False ttnn.add [], gone, "
+        "the process gave no answer in 0.5 s in ttnn.add on [[2]]. True ttnn.add [], gone, "
+        "the process exited with code 1 in ttnn.add on [[3]]. False ttnn.add ['ValueError: of the child'], gone, "
+        "[True, ['script.py']]\n"
+    )
+
+
+def test_modules_that_a_wheel_of_ttnn_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are there and do nothing; one that is there stays."""
+    monkeypatch.setitem(sys.modules, "ttnn.database", None)
+    monkeypatch.setitem(vars(ttnn), "database", None)
+    machine._complete()
+    made = sys.modules["ttnn.database"]
+    assert made is vars(ttnn)["database"] and made.__name__ == "ttnn.database"
+    assert (vars(made)["SQLITE_CONNECTION"], vars(made)["DEVICE_IDS_IN_DATABASE"]) == (None, set())
+    machine._complete()
+    assert sys.modules["ttnn.database"] is made
+
+
+def test_what_tracebacks_leave_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("tt_impl.mock.x", "tt_impl", "ttnn.decorators", "ttnn.decorators.x", "ttnn", "test_x")
+    modules = {name: ModuleType(name) for name in names}
+    monkeypatch.setattr(machine, "sys", SimpleNamespace(modules=modules))
+    machine._hide()
+    hidden = [name for name, module in modules.items() if getattr(module, "__tracebackhide__", False) is True]
+    assert hidden == ["tt_impl.mock.x", "ttnn.decorators", "ttnn.decorators.x"]
