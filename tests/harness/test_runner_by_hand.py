@@ -424,7 +424,7 @@ def test_tracebacks_of_scripts(capsys: pytest.CaptureFixture[str]) -> None:
             return raised
         raise AssertionError
 
-    mock = f"{script.tt_impl.__path__[0]}/mock/x.py"
+    mock = f"{script.tt_impl.__path__[0]}/run/x.py"
     cause = raising("/user/b.py", raising("<frozen runpy>", raising(mock, KeyError("behind"))))
     script._show(raising("/user/a.py", ValueError("before"), cause))
     shown = capsys.readouterr().err
