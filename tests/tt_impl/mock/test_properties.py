@@ -6,8 +6,9 @@ import ast
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
-from tests.tt_impl.properties import each_option
+from tests.tt_impl.properties import _options, each_option
 
 CASES = sorted((Path(__file__).parents[1] / "cases").rglob("*.py"))
 
@@ -29,6 +30,12 @@ def test_every_option_is_drawn() -> None:
 def test_an_option_that_is_always_refused_is_named() -> None:
     with pytest.raises(AssertionError, match="refuses kind='b' with all"):
         each_option({"kind": ["a", "b"], "deep": [False, True]}, lambda drawn: drawn["kind"] == "a")
+
+
+def test_integers_are_options() -> None:
+    given = {"few": st.integers(0, 3), "many": st.integers(-1, 127), "deep": st.booleans(), "any": st.lists(st.none())}
+    options = {name: list(values) for name, values in _options(given).items()}
+    assert options == {"few": [0, 1, 2, 3], "many": [-1, 63, 127], "deep": [False, True]}
 
 
 def test_no_property_overrides_what_was_drawn() -> None:

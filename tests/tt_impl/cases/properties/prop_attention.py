@@ -332,9 +332,8 @@ def rows_by_index(t: Env) -> None:
     caches, rows = [t.rand(3, 2, 32, SIZE) for _ in range(2)], [t.rand(1, 2, 4, SIZE) for _ in range(2)]
     held = [t.put(x) for x in caches]
     places = [5, -1, 70, 33]
-    t.ttnn.experimental.indexed_fused_update_cache(
-        held[0], t.put(rows[0]), held[1], t.put(rows[1]), t.integers(torch.tensor([places]))
-    )
+    indices = t.integers(torch.tensor([[*places, 7, 8]]))  # more than there are rows
+    t.ttnn.experimental.indexed_fused_update_cache(held[0], t.put(rows[0]), held[1], t.put(rows[1]), indices)
     for cache, new, tensor in zip(caches, rows, held, strict=True):
         for row, place in enumerate(places):
             if place >= 0:

@@ -228,6 +228,9 @@ def filled(t: Env) -> None:
     t.check(ttnn.moreh_full_like(like, 7, dtype=ttnn.int32), torch.full((2, 40), 7))
     evens = ttnn.moreh_arange(0, 10, 2, t.device, dtype=ttnn.bfloat16)
     t.check(evens, torch.tensor([0.0, 2.0, 4.0, 6.0, 8.0]).reshape(tuple(evens.shape)))
+    fine = ttnn.moreh_arange(0.5, 300.5, 1.0, t.device, dtype=ttnn.float32)
+    t.check(fine, (torch.arange(300) + 0.5).reshape(tuple(fine.shape)), ulps=0)
+    t.check(ttnn.moreh_full([32, 32], 0.1, t.device, dtype=ttnn.float32), torch.full((32, 32), 0.1), ulps=0)
     corner = torch.zeros(1, 2, 32, 64)
     corner[:, :, :3, :5] = 1.0
     any_tensor = t.put(t.rand(1, 1, 32, 32), layout="ROW_MAJOR")

@@ -258,6 +258,9 @@ def norm_of_groups_in_shards(t: Env) -> None:
     x, w, b = t.rand(1, 1, rows, channels), t.rand(channels), t.rand(channels)
     out, wanted = _sharded_norm(t, x, groups, w, b, ttnn.CoreGrid(x=2, y=2))
     t.check(out, wanted, ulps=2)
+    x, w, b = t.rand(1, 1, rows, 80), t.rand(80), t.rand(80)
+    out, wanted = _sharded_norm(t, x, 4, w, b, ttnn.CoreGrid(x=2, y=2))
+    t.check(out, wanted, ulps=2)
 
 
 def _sharded_norm(t: Env, x: Tensor, groups: int, w: Tensor, b: Tensor, grid: Any) -> tuple[Any, Tensor]:

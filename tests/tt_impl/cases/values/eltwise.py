@@ -61,6 +61,43 @@ def activations_of_operands(t: Env) -> None:
         t.check(t.ttnn.multiply(t.put(gate), t.put(up), input_tensor_b_activations=[kind]), gate * function(up))
 
 
+KINDS: dict[str, tuple[tuple, Any]] = {
+    "ADD_UNARY_SFPU": ((1.5,), lambda x: x + 1.5),
+    "CLAMP_TSS": ((-0.5, 0.75), lambda x: x.clamp(-0.5, 0.75)),
+    "DIV_UNARY_SFPU": ((4.0,), lambda x: x / 4),
+    "LOGICAL_NOT_UNARY": ((), lambda x: (x == 0).float()),
+    "LOGSIGMOID": ((), F.logsigmoid),
+    "MAXIMUM": ((0.25,), lambda x: x.clamp(min=0.25)),
+    "MINIMUM": ((0.25,), lambda x: x.clamp(max=0.25)),
+    "MUL_UNARY_SFPU": ((3.0,), lambda x: x * 3),
+    "POWER": ((2.0,), torch.square),
+    "POWER_ITERATIVE": ((3,), lambda x: x**3),
+    "PRELU_SFPU": ((0.25,), lambda x: torch.where(x < 0, x / 4, x)),
+    "RECIP": ((), lambda x: 1 / x),
+    "RSUB": ((2.0,), lambda x: 2 - x),
+    "SUB_UNARY_SFPU": ((0.5,), lambda x: x - 0.5),
+    "UNARY_EQ": ((0.5,), lambda x: (x == 0.5).float()),
+    "UNARY_GE": ((0.5,), lambda x: (x >= 0.5).float()),
+    "UNARY_GT": ((0.5,), lambda x: (x > 0.5).float()),
+    "UNARY_LE": ((0.5,), lambda x: (x <= 0.5).float()),
+    "UNARY_LT": ((0.5,), lambda x: (x < 0.5).float()),
+    "UNARY_NE": ((0.5,), lambda x: (x != 0.5).float()),
+}
+"""Activations that have another name than an operation: parameters and formula."""
+
+
+def activations_by_kind(t: Env) -> None:
+    from tt_impl.mock.rules.eltwise import ACTIVATIONS
+
+    ttnn, x = t.ttnn, t.rand(1, 1, 32, 64)
+    x[..., :2] = torch.tensor([0.0, 0.5])
+    assert set(ACTIVATIONS) == {name.lower() for name in KINDS} | {"gelu_tanh"}
+    for name, (parameters, formula) in KINDS.items():
+        kind = getattr(ttnn.UnaryOpType, name)
+        out = ttnn.add(t.put(x), 0.0, activations=[ttnn.UnaryWithParam(kind, *parameters)])
+        t.check(out, formula(x), ulps=2)
+
+
 def operators(t: Env) -> None:
     x, y = t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64) + 3
     y = y.bfloat16().float()

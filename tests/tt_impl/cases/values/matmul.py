@@ -213,6 +213,13 @@ def zero_times_infinity(t: Env) -> None:
     wanted = torch.zeros(32, 32)
     wanted[0], wanted[1], wanted[2] = inf, 15.0, inf
     t.check(ttnn.matmul(t.put(a), t.put(b)), wanted)
+    one = torch.zeros(32, 32)
+    one[3, 4] = -inf  # of one operand alone, beside zeros and ones of the other
+    other = torch.eye(32)
+    wanted = torch.zeros(32, 32)
+    wanted[3, 4] = -inf
+    t.check(ttnn.matmul(t.put(one), t.put(other)), wanted)
+    t.check(ttnn.matmul(t.put(other), t.put(one)), wanted)
     b[1] = inf
     assert t.shadow.values(ttnn.matmul(t.put(a), t.put(b)))[0][2].isnan().all()
 

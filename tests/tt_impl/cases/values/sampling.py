@@ -72,7 +72,7 @@ def sampling_temperature(t: Env) -> None:
     shares = (found[:, :, None] == place).float().mean(dim=0)
     assert shares.min() > 0.05 and shares.max() < 0.6
     halves = hot | {"p": t.put(torch.full((USERS,), 0.4), layout="ROW_MAJOR")}  # two of four exceed it
-    found = torch.stack([_sampled(t, halves, seed=seed) for seed in range(1, 51)])
+    found = torch.stack([_sampled(t, halves, seed=seed) for seed in range(1, 31)])
     shares = (found[:, :, None] == place).float().mean(dim=0)
     assert bool((shares[:, 2:] == 0).all()) and 0.3 < shares[:, :2].min() <= shares[:, :2].max() < 0.7
     clear = (values[0, 0].topk(2).values.diff().abs() > 0.1).flatten()
