@@ -135,6 +135,7 @@ def fused_rms(t: Env, residual: bool, epsilon: float) -> None:
     total = whole + rest if residual else whole
     t.check(out, t.shards(F.rms_norm(total, (width * ranks,), weight, epsilon), (None, 3)), ulps=4)
     t.check(held[1], t.shards(total if residual else rest, (None, 3)))
+    assert all(value.isnan().all() for value in t.shadow.values(stats))
 
 
 @drawn(8, training=SOME, weight=SOME, momentum=st.sampled_from([0.0, 0.1]), eps=st.sampled_from([1e-5, 1.0]))

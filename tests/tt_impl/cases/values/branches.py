@@ -128,6 +128,19 @@ def views_of_a_tensor(t: Env) -> None:
     t.check(t.ttnn.experimental.view(x, (1, 1, 128, 64)), each(lambda x: x.reshape(1, 1, 128, 64), parts))
 
 
+def places_and_running_sums(t: Env) -> None:
+    """A place among all keeps dims of one; running sums of integers have digits that a float32 has not."""
+    ttnn, x = t.ttnn, t.rand(2, 3, 32, 32).abs() + 0.5
+    x = x.bfloat16().float()
+    place = ttnn.argmax(t.put(x, layout="ROW_MAJOR"), keepdim=True)
+    assert tuple(place.shape) == (1, 1, 1, 1)
+    t.check(place, x.argmax().reshape(1, 1, 1, 1))
+    steps = torch.ones(1, 1, 32, 32)
+    steps[..., 0] = 2.0**24
+    out = ttnn.cumsum(t.put(steps, dtype="float32"), dim=-1, dtype=ttnn.int32)
+    t.check(out, steps.long().cumsum(-1))
+
+
 def number_of_no_dims(t: Env) -> None:
     x = t.put(torch.tensor(2.5))
     t.check(t.ttnn.max(x), torch.tensor(2.5))

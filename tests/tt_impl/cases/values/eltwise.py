@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -61,7 +63,7 @@ def activations_of_operands(t: Env) -> None:
         t.check(t.ttnn.multiply(t.put(gate), t.put(up), input_tensor_b_activations=[kind]), gate * function(up))
 
 
-KINDS: dict[str, tuple[tuple, Any]] = {
+KINDS: dict[str, tuple[tuple, Callable[[torch.Tensor], torch.Tensor]]] = {
     "ADD_UNARY_SFPU": ((1.5,), lambda x: x + 1.5),
     "CLAMP_TSS": ((-0.5, 0.75), lambda x: x.clamp(-0.5, 0.75)),
     "DIV_UNARY_SFPU": ((4.0,), lambda x: x / 4),

@@ -96,12 +96,16 @@ def eight_of_256_experts(t: Env) -> None:
     def put(x: Tensor, dtype: str = "bfloat16") -> Any:
         return ttnn.to_memory_config(t.put(x, dtype=dtype), config(t, "HEIGHT", one_each, (32, 32)))
 
-    outputs = ttnn.experimental.deepseek.moe.deepseek_moe_gate(
-        put(logits), bias_tensor=put(bias.mT), input_indices_tensor=put(numbers.mT.int(), "uint16"),
-        output_tensor=put(torch.zeros(users, 1, 16)), eps=1e-20, scaling_factor=2.5, enable_sigmoid=True,
-        output_indices_tensor=put(torch.zeros(users, 1, 16).int(), "uint16"),
-    )  # fmt: skip
-    weights, ids = (t.shadow.values(x)[0][:, 0, :8] for x in outputs)
+    def chosen(eps: float) -> list[torch.Tensor]:
+        outputs = ttnn.experimental.deepseek.moe.deepseek_moe_gate(
+            put(logits), bias_tensor=put(bias.mT), input_indices_tensor=put(numbers.mT.int(), "uint16"),
+            output_tensor=put(torch.zeros(users, 1, 16)), eps=eps, scaling_factor=2.5, enable_sigmoid=True,
+            output_indices_tensor=put(torch.zeros(users, 1, 16).int(), "uint16"),
+        )  # fmt: skip
+        return [t.shadow.values(x)[0][:, 0, :8] for x in outputs]
+
+    weights, ids = chosen(1e-20)
+    less, _ = chosen(2.0)
     for user in range(users):
         scores = logits[user].flatten().sigmoid()
         biased = (scores + bias[user].flatten()).tolist()
@@ -112,6 +116,8 @@ def eight_of_256_experts(t: Env) -> None:
         share = {1000 + e: 2.5 * scores[e] / scores[best].sum() for e in best}
         wanted = torch.stack([share[number] for number in ids[user].tolist()])
         torch.testing.assert_close(weights[user], wanted, rtol=2**-7, atol=0)
+        total = scores[best].sum()
+        torch.testing.assert_close(less[user], wanted * total / (total + 2), rtol=2**-6, atol=0)
 
 
 def sums_of_near_experts(t: Env) -> None:

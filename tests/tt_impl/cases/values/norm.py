@@ -99,6 +99,19 @@ def distributed_layer_norm(t: Env) -> None:
     t.check(out, t.shards(F.layer_norm(x, (512,), w, b, EPS), (None, 3)), ulps=ULPS_OF_STATS)
 
 
+def statistics_of_a_device(t: Env) -> None:
+    """Sums of squares, then sums, of a device's columns: the first column of a tile each, zeros beside it."""
+    x = _offset(t, 1, 1, 64, 512)
+    stats = t.ttnn.layer_norm_pre_all_gather(t.put(x, (None, 3)), dtype=t.ttnn.float32)
+    wanted = []
+    for part in t.shards(x, (None, 3)):
+        tiles = torch.zeros(1, 1, 64, 64)
+        tiles[..., 0] = part.square().sum(-1)
+        tiles[..., 32] = part.sum(-1)
+        wanted.append(tiles)
+    t.check(stats, wanted, ulps=8)
+
+
 def distributed_rms_norm(t: Env) -> None:
     ttnn, x, w = t.ttnn, _offset(t, 1, 1, 64, 512), t.rand(512)
     a, weight = t.put(x, (None, 3)), t.put(w.reshape(1, 512), (None, 1))

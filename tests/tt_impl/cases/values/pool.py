@@ -144,14 +144,20 @@ def turned_by_any_angle(t: Env) -> None:
     """A plane stays a plane: bilinear interpolation of x + 3 y is exact."""
     y, x = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
     plane = (x + 3 * y).view(1, 16, 16, 1).expand(1, 16, 16, 32).contiguous()
-    out = t.ttnn.rotate(t.put(plane, dtype="float32", layout="ROW_MAJOR"), 30.0, interpolation_mode="bilinear")
+    image = t.put(plane, dtype="float32", layout="ROW_MAJOR")
+    out = t.ttnn.rotate(image, 30.0, interpolation_mode="bilinear", fill=2.0)
     angle, center = math.radians(30.0), 7.5
     column = math.cos(angle) * (x - center) - math.sin(angle) * (y - center) + center
     row = math.sin(angle) * (x - center) + math.cos(angle) * (y - center) + center
     inside = (row >= 0) & (row <= 15) & (column >= 0) & (column <= 15)
     got = t.shadow.values(out)[0][0, :, :, 0]
     torch.testing.assert_close(got[inside], (column + 3 * row)[inside], rtol=1e-4, atol=1e-3)
-    assert (~inside).any()
+    near_row, near_column = row.clamp(0, 15), column.clamp(0, 15)
+    beyond = (row - near_row).abs() + (column - near_column).abs()
+    edge = (beyond > 0) & (beyond < 1) & ((row == near_row) | (column == near_column))  # between a border and ``fill``
+    assert edge.sum() > 10
+    wanted = (1 - beyond) * (near_column + 3 * near_row) + beyond * 2.0
+    torch.testing.assert_close(got[edge], wanted[edge], rtol=1e-4, atol=1e-3)
 
 
 @drawn(6, corners=st.booleans(), sets=st.sampled_from([1, 2]), channels=st.booleans())
