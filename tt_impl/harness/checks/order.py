@@ -132,7 +132,6 @@ class _Model:
     def _allocate(self, rank: int) -> None:
         for buffer in range(len(self.named)):
             self._use(rank, None, 1, 2, True, buffer=buffer)
-            self._use(rank, None, 2, 3, False, buffer=buffer)
 
     def _add(self, event: Event) -> None:
         ranks = self._ranks(event.devices)

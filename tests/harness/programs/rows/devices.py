@@ -16,7 +16,8 @@ from tests.harness.programs.events import (
     row,
     use,
 )
-from tt_impl.mock.log.events import Event
+from tt_impl.mock.log.events import Event, Reuse
+from tt_impl.mock.storage.padding import PaddingRead
 
 
 def statistics() -> None:
@@ -165,6 +166,12 @@ def numbers() -> None:
     row("infinity that is given", [call("where", [1], [2], not_finite=("infinity",), options=given)])
     row("NaN of infinity", [call("add", [1], [2], not_finite=("NaN",), options=given)], "not-finite error 0")
     row("bits of NaN", [call("bitcast", [1], [2], not_finite=("NaN",))])
+    rows = PaddingRead("0", (1, 1, 30, 64), -2, 32, 0.5, "fill it")
+    columns = PaddingRead("other", (1, 1, 32, 60), -1, 64, None, "slice it")
+    both = call("sum", [1], [2], padding_reads=(rows, columns))
+    row("padding that is read", [both], "tile-padding error 0", "tile-padding note 0")
+    reuse = Reuse("UnaryDeviceOperation", "ttnn.log", "a.py:1", (("axis", "0", "1"), ("links", "2", "3")))
+    row("a program for other arguments", [call("exp", [1], [2], reused=(reuse,))], "cached-program error 0")
     few, many = ("buffers of 65 KiB", True), ("buffers of 66 KiB", False)
     row(
         "kernels",

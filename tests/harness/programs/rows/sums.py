@@ -181,6 +181,14 @@ def sums() -> None:
         ],
         f"{twice} 1",
     )
+    for op, number, said in (
+        ("add", 2.0, (f"{twice} 2",)),
+        ("add", 0.0, ()),
+        ("subtract", 2.0, (f"{twice} 2",)),
+        ("multiply", 2.0, ()),
+    ):
+        steps = [call(op, [3], [4], options={"1": number}), collective("all_reduce", 4, 5, "all_reduce"), read(5)]
+        row(f"{op} of {number} before the sum", [*product(), *steps], *said)
     slices = [*product(), collective("all_gather", 3, 4), call("slice", [4], [5]), call("slice", [4], [6])]
     row("gathered parts added and activated", [*slices, call("add", [5, 6], [7], options={"activations": ["gelu"]})])
     row(
