@@ -209,7 +209,7 @@ def many() -> Session:
         blocks += [Block(size, holder), Block(1 * KIB, None)]
     session.meter.levels = [Level(16, WORMHOLE, "L1", 84 * KIB, 18 * KIB, 1 * KIB)]
     states = {
-        "DRAM": MemoryState(12, 16 * MIB, 1 * MIB, 15 * MIB, 15 * MIB, blocks[:6]),
+        "DRAM": MemoryState(12, 1 * MIB, 6 * KIB, 1018 * KIB, 1018 * KIB, blocks[:6]),
         "L1": MemoryState(64, 144 * KIB, 84 * KIB, 60 * KIB, 1 * KIB, blocks),
         "L1_SMALL": MemoryState(64, 1 * KIB, 1 * KIB, 0, 0, blocks[1:2]),
     }

@@ -80,6 +80,11 @@ def test_no_more_than_a_dozen_calls_are_named(count: int) -> None:
     assert [line for line in text if line.startswith("  + and")] == ["  + and 1 more"] * (count - 12)
 
 
+def test_calls_that_are_many_are_matched_all_the_same() -> None:
+    found = diff(report(*["add"] * 250), report(*["add"] * 250, "gelu"))
+    assert found.only_a == [] and [c["op"] for c in found.only_b] == ["gelu"]
+
+
 def test_the_first_value_with_its_correlation() -> None:
     b = report(*A)
     b["operations"][1]["outputs"][0]["value"] = value("other", [1.0, 2.0, 3.0, 0.5])

@@ -377,6 +377,21 @@ def test_results_that_can_be_put_beside_layers() -> None:
         assert results[0].is_called(name) == called
 
 
+def test_what_is_returned_has_the_elements_of_the_module_s_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tt_impl.harness.comparison import layerwise
+    from tt_impl.harness.comparison.taps import Result
+
+    class First(torch.nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x)[:1]
+
+    results = [Result("ttnn.add", "a.py:1", [A], (1, 1)), Result("ttnn.slice", "a.py:2", [A[:1]], (1, 1))]
+    for returned, appended in ((A[:1], True), (A, False)):
+        monkeypatch.setattr(layerwise, "results_of", lambda *_, returned=returned: (results, returned))
+        rows = layerwise.compare(First(torch.nn.Identity()), print, A, show=None).rows
+        assert [row.layer for row in rows] == ["0", "(module)", *["(returned)"] * appended]
+
+
 def test_names_of_layers_in_a_refusal() -> None:
     from tt_impl.harness.comparison.layerwise import _some
 
