@@ -251,7 +251,7 @@ def test_tracebacks_of_scripts(capsys: pytest.CaptureFixture[str]) -> None:
     cause = raising("/user/b.py", raising("<frozen runpy>", raising(mock, KeyError("behind"))))
     script._show(raising("/user/a.py", ValueError("before"), cause))
     shown = capsys.readouterr().err
-    assert [line for line in shown.splitlines() if "File" in line and "test_runner" not in line] == [
+    assert [line for line in shown.splitlines() if "File" in line and __file__ not in line] == [
         '  File "/user/b.py", line 8, in f', '  File "/user/a.py", line 8, in f',
     ]  # fmt: skip
     assert shown.endswith("ValueError: before\n") and "KeyError: 'behind'" in shown
