@@ -180,12 +180,15 @@ class MockTests:
 
 def meshes() -> dict[str, list[tuple[str, str, str]]]:
     """Return the cases by the mesh they run on: kind, module and name."""
+    from tests.tt_impl.mock import test_upstream_shapes as upstream
     from tests.tt_impl.mock.test_shadow import MESHES
     from tests.tt_impl.worker import cases_of
 
     kernels = cases_of("ttlang") if importlib.util.find_spec("ttl") else []
+    shapes = {case: mesh for mesh, run in upstream.RUNS for case in run if mesh in MESHES.values()}
+    shapes = {case: mesh for case, mesh in shapes.items() if case not in upstream.SKIPPED + upstream.ON_SUBMESHES}
     cases: dict[str, list[tuple[str, str, str]]] = {}
-    for (module, name), mesh in (MESHES | dict.fromkeys(kernels, "bh-qb-1x4")).items():
+    for (module, name), mesh in (MESHES | shapes | dict.fromkeys(kernels, "bh-qb-1x4")).items():
         cases.setdefault(mesh, []).append(("rule", module, name))
     for module in PROGRAMS:
         programs = importlib.import_module(f"tests.harness.programs.{module}")

@@ -219,7 +219,10 @@ def _are_alike(pair: list[ast.expr]) -> bool:
     return plain and not any(_NOT_EXCHANGED.match(ast.unparse(part)) for part in pair)
 
 
-COMMUTES = {"min", "max", "ttnn.add", "ttnn.multiply", "torch.minimum", "torch.maximum", "compute.add"}
+COMMUTES = set(
+    "min max ttnn.add ttnn.multiply torch.minimum torch.maximum torch.logaddexp torch.logaddexp2 compute.add "
+    "elementwise.add elementwise.multiply".split()
+)
 """Functions whose arguments may stand in any order."""
 
 

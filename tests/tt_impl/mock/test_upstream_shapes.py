@@ -40,6 +40,7 @@ RUNS = [
 ]
 """Mesh, and the cases that run on it one after the other in one process."""
 ALL = [case for _, cases in RUNS for case in cases]
+ON_SUBMESHES = [case for mesh in upstream_ring.SETUPS for case in _ring_cases(mesh, True)]
 SKIPPED = [] if FULL else [case for case in ALL if _is_large(case[1])]
 REASON = f"{len(SKIPPED)} of {len(ALL)} upstream shapes take up to minutes and 12 GB: TT_UPSTREAM_SHAPES=full runs them"
 LARGE_TIMEOUT_S = 1800

@@ -52,6 +52,7 @@ def random_weights(t: Env) -> None:
         t.check(t.put(Seeded(name, (64,), torch.float32, 3), dtype="float32"), 0.02 * drawn(name, 64) + number)
     wider = weight.float()
     assert isinstance(wider, Seeded) and torch.equal(wider.real(), drawn("a.weight", 64, 2, 16) * 32**-0.5)
+    assert not torch.zeros_like(weight, dtype=torch.float32).any()
     assert type(weight.detach()) is Seeded and type(weight + 1) is torch.Tensor
     assert repr(weight) == "Seeded('a.weight', (64, 2, 16), torch.bfloat16)"
     t.check(t.put(Seeded("table", (64, 32), torch.int32, 3), dtype="int32"), torch.zeros(64, 32))

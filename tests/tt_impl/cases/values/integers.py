@@ -79,6 +79,7 @@ def scalars_are_rounded(t: Env) -> None:
     assert _first(t, ttnn.eq(a, 0.05), 1) == [1.0]
     product = ttnn.multiply(_put(t, "bfloat16", 3.0), 0.1)
     assert _first(t, product, 1) == [(torch.tensor(0.1).bfloat16().float() * 3).bfloat16().item()]
+    assert _first(t, ttnn.multiply(0.1, _put(t, "bfloat16", 3.0)), 1) == _first(t, product, 1)
     assert _first(t, ttnn.multiply(_put(t, "float32", 1.0), 0.05), 1) == [torch.tensor(0.05).item()] != [near]
     assert _first(t, ttnn.add(_put(t, "int32", 5), 2), 1) == [7]
     assert _first(t, ttnn.multiply(_put(t, "bfloat8_b", 1.0), 0.05, dtype=ttnn.float32), 1) == [near]
