@@ -174,7 +174,10 @@ def test_phases_of_a_test_are_one_verdict(phases: list[dict[str, Any]], category
     assert (verdict.seconds, verdict.ops, verdict.findings) == (0.25 * len(phases), {"ttnn.add": 2}, ["found"])
     assert (verdict.report, verdict.unreported, verdict.values) == ("r.json", "why", True)
     assert verdict.where == ("a.py:1" if category.startswith("teardown") else "")
-    phases[0]["values"] = False
+    phases[0] |= {"values": False, "seconds": 0.0006}
+    for later in phases[1:]:
+        later["seconds"] = 0.0
+    assert verdicts.combined("t", phases).seconds == 0.001
     assert not verdicts.combined("t", phases).values
 
 
@@ -245,14 +248,15 @@ def test_what_lies_beside_a_program_comes_first(
 ) -> None:
     from tt_impl.harness.script import Program
 
-    code = "import sys; print(__name__, sys.argv[1:], sys.path[0])"
+    code = "import sys; print(__name__, sys.argv, sys.path[0])"
     (tmp_path / "told_once.py").write_text(code, encoding="utf-8")
     for name, value in (("path", ["elsewhere", *sys.path]), ("argv", []), ("modules", {**sys.modules})):
         monkeypatch.setattr(sys, name, value)
     monkeypatch.chdir(tmp_path)
     name = {"script": str(tmp_path / "told_once.py"), "module": "told_once", "stdin": "-"}[how]
     Program(name, ("a", "b"), how == "module", code if how == "stdin" else None).execute()
-    assert capsys.readouterr().out == f"__main__ ['a', 'b'] {tmp_path}\n"
+    first = "-" if how == "stdin" else str(tmp_path / "told_once.py")
+    assert capsys.readouterr().out == f"__main__ {[first, 'a', 'b']} {tmp_path}\n"
 
 
 @needs_ttnn

@@ -183,14 +183,20 @@ def test_what_a_phase_showed(report: Any, error: Any, caught: list[str], wanted:
     shadow = SimpleNamespace(emulated={"ttnn.rand": 1}, computes=True)
     session = SimpleNamespace(ops=Counter({"ttnn.add": 2}), fallbacks=Counter(), numerics={}, shadow=shadow)
     session.exhaustion = SimpleNamespace(ended=None)
-    frames = [("/u/a.py", 3), ("/lib/site-packages/x.py", 9), (f"{ttnn.__path__[0]}/y.py", 9), ("<string>", 9)]
+    frames = [
+        ("/u/b.py", 7),
+        ("/u/a.py", 3),
+        ("/lib/site-packages/x.py", 9),
+        (f"{ttnn.__path__[0]}/y.py", 9),
+        ("<string>", 9),
+    ]
     traceback = [SimpleNamespace(path=path, lineno=line) for path, line in frames]
     excinfo = None if error is None else SimpleNamespace(value=error, traceback=traceback)
-    facts = verdicts.phase(report, SimpleNamespace(start=1.0, stop=3.50004, excinfo=excinfo), session, caught)
+    facts = verdicts.phase(report, SimpleNamespace(start=1.0, stop=3.50016, excinfo=excinfo), session, caught)
     rest = {"ops": {"ttnn.add": 2}, "fallbacks": {}, "emulated": {"ttnn.rand": 1}, "numerics": {}, "values": True}
-    assert facts == {"when": report.when, "outcome": report.outcome, "seconds": 2.5} | rest | wanted
+    assert facts == {"when": report.when, "outcome": report.outcome, "seconds": 2.5002} | rest | wanted
     if excinfo is not None:
-        excinfo.traceback = traceback[1:]
+        excinfo.traceback = traceback[2:]
         assert verdicts._where(excinfo) == ""
 
 

@@ -260,6 +260,8 @@ def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
             "--ttnn-mock=auto --ttnn-mock-isolate=none",
             "--ttnn-mock auto needs a process per mesh; name a mesh, or leave",
         ),
+        ("-o ttnn_mock_numerics=maybe", "ERROR: level 'maybe' does not exist; choose one of exact, fast."),
+        ("-o ttnn_mock_strict=ring", "'ring' is no kind of finding"),
         ("--ttnn-mock=auto --pdb", "--ttnn-mock auto needs a process per mesh; name a mesh, or leave"),
     ],
 )

@@ -283,7 +283,7 @@ def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 @pytest.mark.skipif(not HAS_TTNN, reason=REASON)
 def test_two_tests_never_share_a_report(tmp_path: Path) -> None:
     """Names that are equal as files, or are cut to the same one, get files of their own, the same in every run."""
-    from tt_impl.harness.reports.write import _stem
+    from tt_impl.harness.reports.write import _stem, file_name
 
     long = "test_x.py::test_a[" + "-".join(str(i) for i in range(120)) + "]"
     names = [
@@ -292,6 +292,9 @@ def test_two_tests_never_share_a_report(tmp_path: Path) -> None:
         long.replace("40-41", "4041"),
         long.replace("42-43", "4243"),
     ]
+    for name, file in (("a b/c", "a_b_c"), ("???", "program"), ("x" * 180, "x" * 180), ("_x-1=2.y_", "x-1=2.y")):
+        assert file_name(name) == file
+    assert file_name("x" * 100 + "y" * 81) == "x" * 80 + ".." + "x" * 17 + "y" * 81
     for _ in range(2):
         for name in names:
             stem = _stem(tmp_path, name)

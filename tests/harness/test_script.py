@@ -151,6 +151,7 @@ def test_failures_and_exit_codes(script: Path) -> None:
     assert refused.returncode == 1
     assert "TT_FATAL: The width of the first tensor must be equal" in refused.stderr
     assert "tt_impl" not in refused.stderr  # the traceback ends with the script's line
+    assert "the program goes on" not in refused.stderr  # its error ended it
     assert "backtrace" not in refused.stderr and ".so" not in refused.stderr
     caught = run(script.parent, "script.py", "caught")
     assert caught.returncode == 1 and "right" in caught.stdout

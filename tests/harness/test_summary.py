@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.harness import words
 from tt_impl.harness import plugin
 from tt_impl.harness.pytest import verdicts
 from tt_impl.harness.pytest.summary import Summary, lines, read
@@ -141,7 +142,7 @@ def _raised(error: BaseException, cause: BaseException | None = None) -> BaseExc
 
 
 @pytest.mark.parametrize(
-    ("error", "category", "words"),
+    ("error", "category", "said"),
     [
         (_raised(RuntimeError("no model"), ModuleNotFoundError("No module", name="timm")), verdicts.VERSION, "timm is"),
         (_raised(RuntimeError("no model"), ConnectionError("no route")), verdicts.ENVIRONMENT, "no model"),
@@ -151,9 +152,9 @@ def _raised(error: BaseException, cause: BaseException | None = None) -> BaseExc
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_what_is_missing_is_told_from_what_is_wrong(error: BaseException, category: str, words: str) -> None:
+def test_what_is_missing_is_told_from_what_is_wrong(error: BaseException, category: str, said: str) -> None:
     assert verdicts.failed(error)[0] == category
-    assert words in verdicts.failed(error)[2]
+    assert said in verdicts.failed(error)[2]
 
 
 @pytest.mark.parametrize("count", [12, 13])
@@ -185,3 +186,36 @@ def test_tests_of_one_name_are_counted_each() -> None:
     assert Counter((verdict.id, verdict.outcome) for verdict in summary.verdicts) == {
         ("a", "passed"): 2, ("a", "not run"): 1, ("b", "not run"): 1
     }  # fmt: skip
+
+
+def test_a_summary_word_for_word() -> None:
+    """A test of every category, findings, what is emulated, rounded, not computed, and not reported."""
+    several = {"ttnn.b": 1, "ttnn.a": 3}
+    names = {"op": "ttnn.op", "message": "message", "where": "a.py:1", "fallbacks": several}
+    found = [Verdict(f"t{place}", "failed", category, **names) for place, category in enumerate(verdicts.CATEGORIES)]
+    found += [Verdict("t", "failed", category, message="no more") for category in (verdicts.RULE, verdicts.MEMORY)]
+    numerics = {"level": "fast", "rounded": {"ttnn.add": 2}, "once": {"ttnn.sum": 1}}
+    more = {"emulated": several, "numerics": numerics, "unreported": "no room", "findings": ["one", "two"]}
+    found += [Verdict("last", "passed", verdicts.RULES, values=False, **more), Verdict("t", "passed", verdicts.RULES)]
+    words.check("summary.txt", "\n".join([*lines(found), "", *lines(found[-2:], strict=True), ""]))
+
+
+@pytest.mark.parametrize(
+    ("text", "category", "message"),
+    [
+        ("a\n\nE   ImportError: no\nz", verdicts.VERSION, "E ImportError: no"),
+        ("E   ModuleNotFoundError: x", verdicts.VERSION, "E ModuleNotFoundError: x"),
+        ("E   AttributeError: x", verdicts.VERSION, "E AttributeError: x"),
+        ("a\n  SyntaxError: no \n\n", verdicts.ERROR, "SyntaxError: no"),
+        ("", verdicts.ERROR, ""),
+    ],
+)
+def test_files_that_cannot_be_collected(text: str, category: str, message: str, tmp_path: Path) -> None:
+    """What is found is in the file at once, whatever becomes of the run."""
+    path = tmp_path / "log.json"
+    summary = Summary(config(path))
+    report = SimpleNamespace(nodeid="test_a.py", failed=True, skipped=False, longrepr=text)
+    summary.pytest_collectreport(report)
+    assert read(path) == summary.verdicts == [Verdict("test_a.py", "failed", category, message=message)]
+    summary.pytest_unconfigure()
+    assert summary._file is not None and summary._file.closed
