@@ -59,6 +59,10 @@ TWO_LATER = [
     [*iteration, *[(-1, step) for _, step in before]] for iteration, before in zip(A, [[], [], *A], strict=False)
 ]
 
+FREED_FIRST = [
+    [*[(-1, step) for _, step in before], *iteration] for iteration, before in zip(A, [[], [], *A], strict=False)
+]
+
 
 @pytest.mark.parametrize(
     ("iterations", "lost"),
@@ -74,6 +78,7 @@ TWO_LATER = [
         ([*A[:4], []], [("a.py:1", 64, 1)]),  # what the last one took may still be in use
         (GIVEN_BACK, []),
         (TWO_LATER, [("a.py:1", 64, 1)]),
+        (FREED_FIRST, [("a.py:1", 64, 1)]),
         (A[:2], []),
         (A[:3], [("a.py:1", 64, 1)]),
     ],

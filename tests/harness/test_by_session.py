@@ -197,6 +197,7 @@ def many() -> Session:
     session = session_of(events)
     assert session.meter is not None
     session.meter.meshes = {WORMHOLE: mesh([0], [1, 1], "wormhole_b0", [8, 8], 12)}
+    events[3].op = events[5].op = "ttl.kernel"
     blocks = [Block(1 * KIB, None)]
     for event in events:
         size = (event.number % 9 + 1) * KIB

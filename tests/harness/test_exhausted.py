@@ -10,7 +10,7 @@ import pytest
 from tests.harness import words
 from tests.harness.conftest import HAS_TTNN, REASON
 from tests.harness.measured import __name__ as MEASURED
-from tt_impl.harness.reports.exhausted import advice, as_json, cheapest, lines, unused
+from tt_impl.harness.reports.exhausted import _size, advice, as_json, cheapest, lines, unused
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -92,6 +92,8 @@ def test_what_a_line_no_longer_uses() -> None:
     assert unused([replaced, idle, again, current]) == ([replaced], [idle])
     with_the_next = Holder(0, 1, "op", "line", 2, 5)
     assert unused([with_the_next, again]) == ([], [])
+    at_once = Holder(0, 1, "op", "line", 0, 0)
+    assert unused([at_once]) == ([], [at_once])
     nobody = Holder(0, 1, "(no tensor)", "", -1, -1)
     assert unused([nobody, nobody]) == ([], [])
 
@@ -167,6 +169,19 @@ def test_programs_that_do_not_fit(buffers_end: int, states: dict, said: str, adv
     assert (told["sentence"], told["advice"]) == (f"this run ended out of memory, {said}", advised)
     shapes = [owner["shapes"] for memory in told["memories"].values() for owner in memory["owners"]]
     assert shapes in ([], [[], [[4, 4]]])
+
+
+@pytest.mark.parametrize(
+    ("size", "memory", "text"),
+    [
+        (512, "L1", "0.5 KiB"),
+        (10 * MIB - 1024, "L1", "10239.0 KiB"),
+        (10 * MIB, "L1", "10.0 MiB"),
+        (MIB, "DRAM", "1.0 MiB"),
+    ],
+)
+def test_sizes(size: int, memory: str, text: str) -> None:
+    assert _size(size, memory) == text
 
 
 def test_lines_that_pile_up_are_named_in_the_report(measured: dict[str, Any]) -> None:

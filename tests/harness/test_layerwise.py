@@ -409,7 +409,12 @@ def test_what_is_compared(returned: Any, rows: list[str], monkeypatch: pytest.Mo
     from tt_impl.harness.comparison.taps import Result
 
     results = [Result("ttnn.add", "a.py:1", [A], (1, 1))]
-    monkeypatch.setattr(layerwise, "results_of", lambda program, inputs: (results, returned))
+
+    def results_of(program: Any, inputs: Any) -> Any:
+        assert program is print and inputs is A
+        return results, returned
+
+    monkeypatch.setattr(layerwise, "results_of", results_of)
     module = torch.nn.Sequential(torch.nn.Identity())
     shown: list[str] = []
     found = layerwise.compare(module, print, A, show=shown.append)

@@ -264,7 +264,7 @@ def test_tracebacks_of_scripts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 CHILDREN = """
-import os, sys, time
+import ctypes, os, sys, time
 from tt_impl.harness.pytest.isolation import Child, Ended
 
 before = len(os.listdir("/proc/self/fd"))
@@ -280,6 +280,8 @@ def prepare(last):
             time.sleep(60)
         if index == 3:
             raise ValueError("of the child")
+        if index == 4:
+            ctypes.string_at(0)
         return {"index": index, "following": following, "long": "x" * 3_000_000, "other": {1}}
     return run
 
@@ -291,12 +293,12 @@ for index in (0, 7):
     answer = child.run(index, 5, None)
     print(answer["index"], answer["following"], len(answer["long"]), answer["other"], child.group, end=", ")
 child.close()
-for index in (1, 2, 3):
+for index in (1, 2, 3, 4):
     child = Child.fork((), prepare, finish)
     try:
         child.run(index, None, 0.5 if index == 2 else None)
     except Ended as end:
-        print(end, end.timed_out, end.op, end.stack.splitlines()[-1:], end=", ")
+        print(end, end.timed_out, end.op, "in run" in end.stack or end.stack.splitlines()[-1:], end=", ")
     try:
         os.kill(child.pid, 0)
     except ProcessLookupError:
@@ -324,7 +326,8 @@ def test_children(tmp_path: Path) -> None:
         "once, put away, 0 5 3000000 {1} ('group',), 7 5 3000000 {1} ('group',), "
         "the process exited with code 3 in ttnn.add on [[1]]. False ttnn.add [], gone, "
         "the process gave no answer in 0.5 s in ttnn.add on [[2]]. True ttnn.add [], gone, "
-        "the process exited with code 1 in ttnn.add on [[3]]. False ttnn.add ['ValueError: of the child'], gone, "
+        "the process exited with code 1 in ttnn.add on [[3]]. False ttnn.add True, gone, "
+        "the process was killed by SIGSEGV in ttnn.add on [[4]]. False ttnn.add True, gone, "
         "[True, ['script.py']], 0"
     )
     for _ in range(200):  # one whose parent is gone goes, too, whatever it does
