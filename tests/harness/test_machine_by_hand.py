@@ -298,7 +298,8 @@ for index in (1, 2, 3, 4):
     try:
         child.run(index, None, 0.5 if index == 2 else None)
     except Ended as end:
-        print(end, end.timed_out, end.op, "in run" in end.stack or end.stack.splitlines()[-1:], end=", ")
+        stack = end.stack.splitlines()[-1:] if index == 3 else "in run" in end.stack
+        print(end, end.timed_out, end.op, stack, end=", ")
     try:
         os.kill(child.pid, 0)
     except ProcessLookupError:
@@ -324,9 +325,9 @@ def test_children(tmp_path: Path) -> None:
     told, _, pid = done.stdout.strip().rpartition("\n")
     assert told == (
         "once, put away, 0 5 3000000 {1} ('group',), 7 5 3000000 {1} ('group',), "
-        "the process exited with code 3 in ttnn.add on [[1]]. False ttnn.add [], gone, "
-        "the process gave no answer in 0.5 s in ttnn.add on [[2]]. True ttnn.add [], gone, "
-        "the process exited with code 1 in ttnn.add on [[3]]. False ttnn.add True, gone, "
+        "the process exited with code 3 in ttnn.add on [[1]]. False ttnn.add False, gone, "
+        "the process gave no answer in 0.5 s in ttnn.add on [[2]]. True ttnn.add False, gone, "
+        "the process exited with code 1 in ttnn.add on [[3]]. False ttnn.add ['ValueError: of the child'], gone, "
         "the process was killed by SIGSEGV in ttnn.add on [[4]]. False ttnn.add True, gone, "
         "[True, ['script.py']], 0"
     )
