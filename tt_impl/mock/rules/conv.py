@@ -220,7 +220,7 @@ def conv3d(
         channels = weight_tensor.shape[-2] // math.prod(kernel_size)
         block = config.C_in_block if config is not None else 0
         blocks = weight_tensor.reshape(-1, *kernel_size, block or channels, weight_tensor.shape[-1])
-        weight = blocks.permute(5, 0, 4, 1, 2, 3).flatten(1, 2)[:, : x.shape[1]]
+        weight = blocks.permute(5, 0, 4, 1, 2, 3).flatten(1, 2)
     sides = [side for pad in reversed(list(padding)) for side in (pad, pad)]
     x = F.pad(x, sides, mode="constant" if padding_mode == "zeros" else padding_mode)
     bias = None if bias_tensor is None else bias_tensor.reshape(-1, bias_tensor.shape[-1])[0, :output_channels]

@@ -94,8 +94,8 @@ def transposed_convolutions(
 def prepared_weights(t: Env) -> None:
     """Prepared once and used by two calls; a convolution with other sizes takes them, too."""
     ttnn = t.ttnn
-    weight, shift = t.rand(64, 32, 3, 3, scale=0.2), t.rand(1, 1, 1, 64)
-    options = _common(t, 1, 32, 64) | dict(
+    weight, shift = t.rand(40, 32, 3, 3, scale=0.2), t.rand(1, 1, 1, 40)
+    options = _common(t, 1, 32, 40) | dict(
         input_height=8, input_width=8, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1
     )
     told = dict(input_memory_config=ttnn.DRAM_MEMORY_CONFIG, input_layout=ttnn.ROW_MAJOR_LAYOUT, **options)

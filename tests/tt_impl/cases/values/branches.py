@@ -141,6 +141,23 @@ def places_and_running_sums(t: Env) -> None:
     t.check(out, steps.long().cumsum(-1))
 
 
+def near_by_the_second_operand(t: Env) -> None:
+    """The relative tolerance is of the second operand."""
+    ten, eleven = (t.put(torch.full((1, 1, 32, 32), number)) for number in (10.0, 11.0))
+    for pair, near in (((ten, eleven), 1.0), ((eleven, ten), 0.0)):
+        t.check(t.ttnn.isclose(*pair, rtol=0.095), torch.full((1, 1, 32, 32), near))
+
+
+def dims_that_go_and_shapes_by_name(t: Env) -> None:
+    """Where rows have to move for it, too: one dim, several, and a shape that is told by keyword."""
+    ttnn, x, y = t.ttnn, t.rand(2, 40, 1, 48), t.rand(1, 40, 1, 48)
+    t.check(ttnn.squeeze(t.put(x), 2), x.squeeze(2), ulps=0)
+    t.check(ttnn.squeeze(t.put(y), [0, 2]), y[0, :, 0], ulps=0)
+    t.check(ttnn.reshape(input_tensor=t.put(y), shape=(1, 1, 48, 40)), y.reshape(1, 1, 48, 40), ulps=0)
+    far = torch.tensor([[100.0, -100.0, 88.5, 3.0]])  # as far as the device goes
+    t.check(ttnn.i1(t.put(far)), torch.special.i1(far.clamp(-88.5, 88.5)))
+
+
 def number_of_no_dims(t: Env) -> None:
     x = t.put(torch.tensor(2.5))
     t.check(t.ttnn.max(x), torch.tensor(2.5))

@@ -76,7 +76,7 @@ def tokens_that_are_none(t: Env) -> None:
     t.check(out, wanted)  # the tokens end where nothing has to be filled up
     new, chunks = spread(t, 1, 1, CHUNK, WIDTH)
     out = prefill.update_padded_kv_cache(
-        cache, new, slot_idx=0, layer_idx=0, num_layers=LAYERS, kv_actual_global=96, cluster_axis=1, valid_global=200
+        cache, new, slot_idx=0, layer_idx=0, num_layers=LAYERS, kv_actual_global=96, cluster_axis=1, valid_global=193
     )
     for device, part in enumerate(wanted):
         for number, (position, row) in enumerate(_rows_of(96, device % 4, 4)):
