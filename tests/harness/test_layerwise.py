@@ -259,6 +259,7 @@ def test_what_is_returned_is_judged_by_itself(ratio: float, state: str, sentence
         "(returned)", (4, 2), state, "as returned", sentence,
     )  # fmt: skip
     assert comparison.first is (None if state == "ok" else row)
+    assert comparison.text().splitlines()[1].startswith("(module)    2x4    1.00000  0.00000  ok ")
     assert comparison.text().splitlines()[0] == "layer       shape  PCC      error    " + " " * len(state) + (
         "  operation  parts"
     )

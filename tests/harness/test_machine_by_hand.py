@@ -112,7 +112,7 @@ def test_a_machine_is_prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     for mesh, how, of in (("n300", "prepare", "n300"), ("auto", "point_at", "t3k")):
         done.clear()
         monkeypatch.setattr(machine, "_machine", machine._Machine())
-        assert not machine.is_prepared()
+        assert not machine.is_prepared() and not machine._machine.opened
         machine.prepare(mesh)
         begin = [machine.say_no_more, ("root", tmp_path), ("keep_temporary_files", tmp_path)]
         assert done == [*begin, (how, machine.get_mesh(of), tmp_path), *ends, *["elsewhere"] * (mesh == "auto")]

@@ -227,7 +227,6 @@ class Runner:
         for plugin in manager.get_plugins():
             if type(plugin).__name__ in ("WorkerInteractor", "TerminalReporter", "LogXML", "Summary"):
                 manager.unregister(plugin)
-        self.here = True
         self.last = last
         self._child = None
         machine.enter(self.mesh_for(item))
