@@ -260,7 +260,11 @@ def test_who_took_memory() -> None:
         call("create_global_semaphore", options={"result": [8, 16]}),
         call("relu", options={"result": 24}),
     )
-    owners = {place: (holder.op, holder.event, holder.used) for place, holder in _owners(log).items()}
+    found = _owners(log)
+    places = {place: (holder.address, holder.bytes) for place, holder in found.items()}
+    assert places == {place: (place[1], 0 if found[place].op.endswith("semaphore") else 2048) for place in found}
+    assert (found["DRAM", 4096].shape, found["DRAM", 4096].dtype) == ((1, 1, 32, 64), "BFLOAT16")
+    owners = {place: (holder.op, holder.event, holder.used) for place, holder in found.items()}
     assert owners == {
         ("DRAM", 4096): ("ttnn.exp", 0, 2), ("DRAM", 8192): ("ttnn.zeros", 3, 3), ("L1", 16384): ("ttnn.zeros", 4, 4),
         ("L1", 7): ("ttnn.create_global_semaphore", 5, 5), ("L1", 8): ("ttnn.create_global_semaphore", 6, 6),

@@ -54,6 +54,13 @@ def test_every_operation_has_its_evidence(tmp_path: Path) -> None:
     assert told["ttnn.add"] == ("rule", 2) and told["ttnn.no_such_operation"] == ("absent", 1)
     assert "ttnn.MeshShape" not in told and "ttnn.bfloat16" not in told
     assert found.files == 1 and len(found.unread) == 1 and "wrong.py" in found.unread[0]
+    text = found.text().splitlines()
+    assert text[0] == "| operation | evidence | named | first |" and text[2].startswith(
+        "| `ttnn.experimental.paged` | absent | 1 |"
+    )
+    total = text.index(f"{found.known} of {len(found.operations)} operations are known to the mock (1 files).")
+    assert text[total - 1] == "" and text[total + 1] == "absent: this ttnn has no such name."
+    assert text[-1].startswith(f"not read: {tmp_path / 'wrong.py'}: ")
     assert found.operations[0].where.endswith("program.py:15") and not found.complete
 
 

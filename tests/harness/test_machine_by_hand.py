@@ -304,6 +304,11 @@ for index in (1, 2, 3, 4):
         os.kill(child.pid, 0)
     except ProcessLookupError:
         print("gone", end=", ")
+child = Child.fork((), prepare, finish)
+child.line.shutdown(1)
+child._read(20.0)
+print(child._end(), end=", ")
+os.close(child.stack)
 print(Child.ask(lambda: [os.getppid() == here, sys.argv]) if (here := os.getpid()) else "", end=", ")
 print(len(os.listdir("/proc/self/fd")) - before)
 child = Child.fork((), prepare, finish)
@@ -329,7 +334,7 @@ def test_children(tmp_path: Path) -> None:
         "the process gave no answer in 0.5 s in ttnn.add on [[2]]. True ttnn.add False, gone, "
         "the process exited with code 1 in ttnn.add on [[3]]. False ttnn.add ['ValueError: of the child'], gone, "
         "the process was killed by SIGSEGV in ttnn.add on [[4]]. False ttnn.add True, gone, "
-        "[True, ['script.py']], 0"
+        "put away, 0, [True, ['script.py']], 0"
     )
     for _ in range(200):  # one whose parent is gone goes, too, whatever it does
         if not Path(f"/proc/{pid}").exists() or "Z (zombie)" in Path(f"/proc/{pid}/status").read_text():

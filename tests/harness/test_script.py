@@ -150,8 +150,8 @@ def test_a_crash_is_one_sentence(script: Path) -> None:
 
 
 def test_failures_and_exit_codes(script: Path) -> None:
-    refused = run(script.parent, "script.py", "refuse")
-    assert refused.returncode == 1
+    refused = run(script.parent, "script.py", "caught", "refuse")  # what ends it counts
+    assert refused.returncode == 1 and "t3k: failed: refused by ttnn" in refused.stderr
     assert "TT_FATAL: The width of the first tensor must be equal" in refused.stderr
     assert "tt_impl" not in refused.stderr  # the traceback ends with the script's line
     assert "the program goes on" not in refused.stderr  # its error ended it
