@@ -287,6 +287,9 @@ def attentions(t: Env) -> None:
     expected = attention.joint_attention(torch.cat([k, rear], 2), [(k, v), (rear, rear)], k_chunk=64)
     _same(t, out, expected[:, :, :128])
     _same(t, other, expected[:, :, 128:])
+    out, _ = joint(t.put(k), t.put(k), t.put(v), *prompt, joint_strategy="rear", program_config=config, scale=0.25)
+    scaled = attention.joint_attention(torch.cat([k, rear], 2), [(k, v), (rear, rear)], k_chunk=64, scale=0.25)
+    _same(t, out, scaled[:, :, :128])
     assert t.shadow.numerics.once == {}
     cos, sin = t.rand(1, 1, 32, 32), t.rand(1, 1, 32, 32)
     swap = elementwise.swapped()[None, None]
@@ -408,6 +411,8 @@ def layouts(t: Env) -> None:
     fine[..., 0] = 1e-40  # what is packed has no such number
     _same(t, ttnn.to_layout(t.put(fine, dtype="float32", layout="ROW_MAJOR"), ttnn.TILE_LAYOUT), fine)
     _same(t, ttnn.tilize(t.put(x, layout="ROW_MAJOR"), dtype=ttnn.bfloat8_b), pack(x, "bfloat8_b"))
+    out = ttnn.tilize(t.put(fine, dtype="float32", layout="ROW_MAJOR"), dtype=ttnn.bfloat8_b)
+    _same(t, out, WIDE.store(fine, "bfloat8_b"))
     assert t.shadow.numerics.once == {}
 
 

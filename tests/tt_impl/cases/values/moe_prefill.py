@@ -86,6 +86,11 @@ def counted_and_placed(t: Env) -> None:
         )  # fmt: skip
         first = torch.stack([torch.bincount(part[:, 0], minlength=case.experts) for part in case.chosen])
         t.check(counts, list(2 * case.counts - torch.where(case.table >= 0, first, 0)))
+        less = prefill.masked_bincount(
+            t.ttnn.reshape(chosen, [2 * TOKENS, CHOICES]), _spread(t, case.table.int(), "int32"),
+            n_routed_experts=case.experts, num_experts_per_token=1,
+        )  # fmt: skip
+        t.check(less, list(torch.where(case.table >= 0, first, 0)))
         histogram = t.ttnn.reshape(_spread(t, case.counts.int()), [case.experts])
         outputs = prefill.offset_cumsum(
             histogram, cluster_axis=axis, num_links=1, experts_per_chip=EACH, memory_config=t.ttnn.DRAM_MEMORY_CONFIG

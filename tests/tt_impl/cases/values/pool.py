@@ -156,6 +156,9 @@ def turned_by_any_angle(t: Env) -> None:
     beyond = (row - near_row).abs() + (column - near_column).abs()
     edge = (beyond > 0) & (beyond < 1) & ((row == near_row) | (column == near_column))  # between a border and ``fill``
     assert edge.sum() > 10
+    nearest = t.shadow.values(t.ttnn.rotate(image, 30.0))[0][0, :, :, 0]
+    whole = torch.floor(column + 0.5) + 3 * torch.floor(row + 0.5)
+    assert torch.equal(nearest[inside], whole[inside])
     wanted = (1 - beyond) * (near_column + 3 * near_row) + beyond * 2.0
     torch.testing.assert_close(got[edge], wanted[edge], rtol=1e-4, atol=1e-3)
 
