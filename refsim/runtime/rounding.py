@@ -159,8 +159,7 @@ class DeviceRounding(TorchFunctionMode):
 
     def _by(self, rule: Callable[..., Any], name: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Compute by a rule; by torch, counted, where it has none for these arguments, and where there is nothing."""
-        first = next(iter((*args, *kwargs.values())))
-        if isinstance(first, Tensor) and not first.numel():
+        if any(isinstance(x, Tensor) and not x.numel() for x in (*args, *kwargs.values())):
             return func(*args, **kwargs)
         result = rule(*args, **kwargs)
         if result is NotImplemented:

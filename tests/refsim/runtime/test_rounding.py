@@ -208,3 +208,13 @@ def test_a_convolution_is_that_of_the_numerics():
     theirs = linear.conv(x.float(), weight.float(), compute=compute, windows=linear.Windows(padding=1, stride=2))
     assert ours.shape == (1, 32, 3, 3) and torch.equal(ours.float(), theirs)
     assert not torch.equal(ours, F.conv2d(x, weight, None, 2, 1))
+
+
+def test_where_an_operand_has_no_elements_the_answer_is_torchs():
+    """A rank may hold no column of a cut matrix, or no row of a stream."""
+    x, weight, bias = draw(3, 64), draw(32, 64, seed=1), draw(32, seed=2)
+    with rounding():
+        assert F.linear(x, weight[:0], bias[:0]).shape == (3, 0)
+        assert F.linear(x[:0], weight, bias).shape == (0, 32)
+        assert torch.equal(F.linear(x[:, :0], weight[:, :0], bias), bias.expand(3, -1))
+        assert (x + bias[:0, None, None]).shape == (0, 3, 64)
