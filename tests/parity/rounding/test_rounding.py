@@ -171,6 +171,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
     ("text", "inputs", "said"),
     [
         ("moon", None, "does not exist"),
+        ("flux1_pipeline_tiny64-t3k-sp2_tp4-ring-bf16", None, "is no single forward"),
         ("mochi_tin64", None, "nearest models are mochi_tiny64"),
         ("motif-6b", None, "is priced here and not run"),
         ("sd35_tiny", "in.safetensors", "--inputs"),
