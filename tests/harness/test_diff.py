@@ -110,6 +110,10 @@ def test_rounding_passes_with_a_tolerance_only() -> None:
     b["operations"][1]["outputs"][0]["value"] = value("other", [1.001, -2.0, 3.0, 0.5])
     assert not diff(report(*A), b).same
     assert diff(report(*A), b, Tolerance(pcc=0.999)).same
+    b["operations"][1]["outputs"][0]["value"] = value("near", [1.1, -2.0, 3.0, 0.5])
+    exact = pcc([1.0, -2.0, 3.0, 0.5], [1.1, -2.0, 3.0, 0.5])
+    assert diff(report(*A), b, Tolerance(pcc=exact)).same
+    assert kinds(diff(report(*A), b, Tolerance(pcc=exact + 1e-9))) == ["value"]
     b["operations"][1]["outputs"][0]["value"] = value("twice", [2.0, -4.0, 6.0, 1.0])  # PCC 1, but twice as large
     assert kinds(diff(report(*A), b, Tolerance(pcc=0.999))) == ["value"]
 

@@ -242,7 +242,10 @@ def test_blocks_of_a_bank(monkeypatch: pytest.MonkeyPatch) -> None:
         for address, kind, device in ((1000, L1, 3), (1064, L1, 3), (9000, DRAM, 3), (9500, L1, 4))
     ]
     reports = SimpleNamespace(get_buffers=lambda on: buffers)
-    fake = {"get_memory_view": lambda on, kind: view, "_ttnn": SimpleNamespace(reports=reports)}
+    fake = {
+        "get_memory_view": lambda on, kind: {(3, L1): view}[on.id(), kind],
+        "_ttnn": SimpleNamespace(reports=reports),
+    }
     monkeypatch.setattr(exhausted, "ttnn", SimpleNamespace(BufferType=ttnn.BufferType, **fake))
     owner = exhausted.Holder(1064, 20, "ttnn.exp", "a.py:1", 3, 4)
     state = exhausted._state(mesh(3), "L1", {("L1", 1064): owner, ("DRAM", 1000): owner})

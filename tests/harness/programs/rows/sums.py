@@ -196,6 +196,17 @@ def sums() -> None:
         [*slices, call("linear", [5, 9], [7], options={"activation": "gelu"})],
         f"{part} 5",
     )
+    for op in (
+        *("fast_reduce_nc", "mean", "moreh_mean", "moreh_sum", "sum", "experimental.fast_reduce_nc"),
+        "experimental.deepseek_moe_fast_reduce_nc",
+    ):
+        steps = [*product(), collective("all_gather", 3, 4), call(op, [4], [5]), call("gelu", [5], [6])]
+        row(f"gathered parts added up by {op}", steps)
+    row(
+        "gathered parts not added up",
+        [*product(), collective("all_gather", 3, 4), call("neg", [4], [5]), call("gelu", [5], [6])],
+        f"{part} 4",
+    )
     row("part of addmm", [*product(op="ttnn.addmm")[:1], ADDMM, call("gelu", [3], [4])], f"{part} 2")
     share = call("multiply", [9], [7], options={"1": 0.25})
     summed = [call("add", [3, 7], [4]), collective("all_reduce", 4, 5, "all_reduce"), read(5)]
