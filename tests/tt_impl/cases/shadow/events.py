@@ -169,7 +169,8 @@ def copies_and_captures(t: Env) -> None:
         flat = ttnn.from_torch(x, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, mesh_mapper=_along(t, 3))
         on_mesh = ttnn.to_device(flat, t.device)
         ttnn.copy_host_to_device_tensor(flat, on_mesh)
-        with patch.object(ttnn, "get_memory_view", lambda *_: SimpleNamespace(total_bytes_per_bank=3, num_banks=5)):
+        kinds = {ttnn.BufferType.TRACE: SimpleNamespace(total_bytes_per_bank=3, num_banks=5)}
+        with patch.object(ttnn, "get_memory_view", lambda _, kind: kinds[kind]):
             trace = ttnn.begin_trace_capture(t.device)
         ttnn.end_trace_capture(t.device, trace)
     copies = [event.uneven for event in log.events if event.op == "ttnn.copy_host_to_device_tensor"]
@@ -230,6 +231,7 @@ def semaphores_of_an_operation(t: Env) -> None:
         assert told == {"compute_kernel_config": {"math_fidelity": "HiFi3", "fp32_dest_acc_en": wide}}, told
     lists = options_of({"shown": [1] * 16, "long": [1] * 17})
     assert lists == {"shown": [1] * 16, "long": "17 values"}
+    assert options_of({"many": [one] * 16})["semaphores"] == addresses[:1] * 16
     assert options == {
         "barrier": addresses[0],
         "pairs": [[n] for n in addresses[1:]],

@@ -152,6 +152,7 @@ def blocks_by_the_grid(t: Env) -> None:
     for rows, depth, columns, grid, tiles in (
         (64, 320, 64, ttnn.CoreGrid(y=2, x=4), 5),  # three tiles for each of four columns, and the next that divides
         (64, 256, 64, ttnn.CoreGrid(y=2, x=2), 4),
+        (64, 512, 64, ttnn.CoreGrid(y=2, x=6), 4),
         (32, 96, 64, None, 1),  # an odd number of tiles
         (32, 128, 64, None, 2),
         (32, 512, 2048, None, 2),
