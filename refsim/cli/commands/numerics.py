@@ -192,6 +192,7 @@ def published(
 
 @numerics.command()
 def bounds(
+    suite: Annotated[Literal["smoke", "full"], typer.Option(help="Whose cases.")] = "smoke",
     expr: Annotated[str | None, typer.Option("-k", metavar="EXPR", help="Parts of case ids with and, or, not.")] = None,
     corpus: Annotated[bool, typer.Option("--corpus", help="Cases of the TTNN faults in place of the suite's.")] = False,
     weights_dtype: Annotated[
@@ -209,7 +210,7 @@ def bounds(
         matches = compile_expression(expr)
         cases = [case for case in dict.fromkeys(f.case for f in hiding.eligible()) if matches(case.id)]
     else:
-        cases = [case for case in select("smoke", expr, "ttnn-mock") if case.kind in bounding.KINDS]
+        cases = [case for case in select(suite, expr, "ttnn-mock") if case.kind in bounding.KINDS]
     if not cases:
         raise UserError(f"no case that has an error to bound matches -k '{expr}'; leave it out, or say --corpus.")
     wanted = [bounding.with_weights(case, dtype) for dtype in _dtypes(weights_dtype or ["bf16"]) for case in cases]
