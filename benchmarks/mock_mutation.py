@@ -50,7 +50,7 @@ SUITE_S = 5400.0
 EACH_S = 240.0
 """The longest that the tests of one change run."""
 RULES_AT_ONCE = 240
-TESTS_AT_ONCE = 40
+TESTS_AT_ONCE = 160
 
 
 class MockTests:
@@ -116,8 +116,7 @@ class MockTests:
         for case in in_turn(named, file)[:RULES_AT_ONCE] + last:
             by_mesh.setdefault(self._meshes[case.case], []).append(case)
         tests = [case for case in cases if case.case not in self._meshes]
-        quick = sorted(tests, key=lambda case: case.seconds)
-        return [case for mesh in by_mesh.values() for case in mesh] + in_turn(quick[:TESTS_AT_ONCE], file)
+        return [case for mesh in by_mesh.values() for case in mesh] + in_turn(tests, file)[:TESTS_AT_ONCE]
 
     def run(self, tree: Tree, cases: list[Executed], limit_s: float, hear: Hear) -> Ended:
         """Run them in processes, one for each mesh and one for all tests, until one fails."""
