@@ -42,7 +42,8 @@ PROGRAMS = "mistakes padding replays cached variants".split()
 TESTS = ["tests/harness", "tests/tt_impl"]
 BY_CASES = ("mock/test_shadow.py", "mock/test_upstream_shapes.py", "test_lines.py")
 """Files of tests that are left out: their cases run as such, or they measure."""
-BESIDE = ("tests", "benchmarks", "docs", "examples", "reports", "pyproject.toml", "constraints.txt", "README.md", "noxfile.py")
+FOLDERS_BESIDE = ("tests", "benchmarks", "docs", "examples", "reports")
+BESIDE = (*FOLDERS_BESIDE, "pyproject.toml", "constraints.txt", "README.md", "noxfile.py")
 """What tests read besides the packages."""
 SIGNATURES = "signatures-defaults-all"
 """The case that reads what all rules take."""
