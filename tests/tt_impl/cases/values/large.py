@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from tests.tt_impl.env import Env, collect
-from tt_impl.mock.calls import constructors
 from tt_impl.mock.storage import constants
 
 GIB = (1, 1, 32768, 16384)
@@ -32,6 +31,8 @@ def a_gib_of_one_number(t: Env) -> None:
 
 def as_ttnn_makes_them(t: Env) -> None:
     """Spec, place on the devices, distribution and values are the same either way."""
+    from tt_impl.mock.calls import constructors
+
     ttnn = t.ttnn
     for fill in (ttnn.zeros, ttnn.ones, lambda shape, **how: ttnn.full(shape, -1.5, **how)):
         for how in ({}, {"layout": ttnn.TILE_LAYOUT, "memory_config": ttnn.L1_MEMORY_CONFIG}, {"dtype": ttnn.float32}):
@@ -53,6 +54,7 @@ def _likes(t: Env, template: Any, light: bool) -> None:
 
 def the_memory_of_a_host_tensor(t: Env) -> None:
     """Without its values a tensor of torch takes the same memory, cut the same way; what cannot be cut is refused."""
+    from tt_impl.mock.calls import constructors
     from tt_impl.trace.intercept import intercepted
 
     ttnn = t.ttnn
@@ -98,6 +100,8 @@ def one_number_among_others(t: Env) -> None:
 
 def _same(make: Any, t: Env, large: int = 1, light: bool = True) -> None:
     """Compare what is made of large tensors and of others; ``light``: the host makes nothing for the former."""
+    from tt_impl.mock.calls import constructors
+
     threshold = constructors.LARGE
     described = []
     for least in (threshold, large):

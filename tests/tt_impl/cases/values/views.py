@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from tests.tt_impl.env import Env, collect, raises
 from tt_impl.mock.storage.padding import Padding
 from tt_impl.mock.storage.views import View
-from tt_impl.trace.intercept import uncaught
 
 
 def padding_within_a_tile(t: Env) -> None:
@@ -106,6 +105,8 @@ def one_memory_in_other_shapes(t: Env) -> None:
 
 def logical_and_padded_shape(t: Env) -> None:
     """A reshape to fewer rows of the same memory is a view of the first ones."""
+    from tt_impl.trace.intercept import uncaught
+
     ttnn, x = t.ttnn, t.rand(1, 1, 30, 32)
     a = t.put(x)
     fewer = ttnn.reshape(a, (1, 1, 20, 32), (1, 1, 32, 32))
