@@ -28,6 +28,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -201,9 +202,14 @@ def _server() -> socket.socket:
     raise TimeoutError(f"the warm process of the tests neither answers nor ends in {START_S:.0f} s")
 
 
+_ONE_AT_A_TIME = threading.Lock()
+"""Threads share the connection: a request and its answer are one piece."""
+
+
 def _asked(request: dict[str, Any], files: list[int] | None = None) -> dict[str, Any]:
-    messages.send(_server(), request, fds=files)
-    return messages.receive(_server())[0]
+    with _ONE_AT_A_TIME:
+        messages.send(_server(), request, fds=files)
+        return messages.receive(_server())[0]
 
 
 # The warm process -----------------------------------------------------------------------------------------------------
