@@ -16,7 +16,7 @@ from torch import Tensor
 from refsim.numerics.composites import attention as composites
 from refsim.numerics.composites import elementwise
 from refsim.numerics.composites.decode import decode_attention
-from tt_impl.mock.numerics.kernel import Kernel, Unmodelled, computing
+from tt_impl.mock.numerics.kernel import Kernel, Unmodelled, computing, dtype_of
 from tt_impl.mock.rules.attention import Hidden, later
 
 K_CHUNK = 32
@@ -42,7 +42,7 @@ def attend(
     kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, sink: Tensor | None = None,
     **seen: Any,
 ) -> Tensor:  # fmt: skip
-    """Attend as :func:`tt_impl.mock.rules.attention.attend`; rows that see nothing are NaN.
+    """Attend as :func:`tt_impl.mock.rules.attention.attend_with_scaled_mask`; rows that see nothing are NaN.
 
     Rows are independent of each other: where columns are hidden some at a time leave out the chunks that none sees.
     """
@@ -57,6 +57,20 @@ def attend(
         visits.visit(k, v, part)
         parts.append(_without_blind_rows(visits.result(sink), part, k.shape[2]))
     return torch.cat(parts, 2)
+
+
+def attend_with_mask_as_given(
+    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, mask: Tensor | None = None,
+    **seen: Any,
+) -> Tensor:  # fmt: skip
+    """Attend as :func:`tt_impl.mock.rules.attention.attend`: ttnn multiplies the mask by 1 / scale beforehand."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if mask is not None and scale != 1:
+        compute = kernel.default(elementwise.BINARY)
+        factor = torch.full_like(mask, 1 / scale).bfloat16().float()
+        dtype = dtype_of(kernel.call.kwargs["attn_mask"])
+        mask = kernel.pack(compute, elementwise.product(compute, mask, factor), dtype)
+    return attend(kernel, q, k, v, scale=scale, mask=mask, **seen)
 
 
 def _mask(mask: Tensor | None = None, causal: bool = False, hidden: Hidden | None = None) -> Tensor | Hidden | None:
@@ -139,8 +153,8 @@ def attend_by_steps(
     return visits.result()
 
 
+computing("transformer.scaled_dot_product_attention", attend=attend_with_mask_as_given)
 computing(
-    "transformer.scaled_dot_product_attention",
     "transformer.chunked_scaled_dot_product_attention",
     "transformer.flash_mla_prefill",
     "transformer.chunked_flash_mla_prefill",

@@ -67,12 +67,16 @@ class Kernel:
         """Whether a norm takes mean and variance by Welford's method, on the vector unit."""
         return bool(self.call.kwargs.get("use_welford") or getattr(self.program_config, "use_welford", False))
 
+    def default(self, compute: Compute) -> Compute:
+        """Return a compute config for this chip and level."""
+        return replace(compute, arch=self.arch, level=self.level)
+
     def compute(self, default: Compute) -> Compute:
         """Return the compute config that was given, else ``default``, for this chip and level."""
         kwargs = self.call.kwargs
         config = kwargs.get("compute_kernel_config") or kwargs.get("compute_config")
         if config is None:
-            return replace(default, arch=self.arch, level=self.level)
+            return self.default(default)
         fidelity = config.math_fidelity.name
         return Compute(
             default.fidelity if fidelity == "Invalid" else fidelity,
@@ -83,9 +87,9 @@ class Kernel:
             level=self.level,
         )
 
-    def pack(self, compute: Compute, value: Tensor) -> Tensor:
-        """Return what the packer writes of the destination into the first output; blocks fill up with zeros."""
-        dtype = self.out_dtype
+    def pack(self, compute: Compute, value: Tensor, dtype: str | None = None) -> Tensor:
+        """Return what the packer writes of the destination, by default into the first output; zeros fill up blocks."""
+        dtype = dtype or self.out_dtype
         if dtype not in BLOCK_FLOATS:
             return compute.store(value, dtype)
         return compute.store(zeros_to(value, -1, BLOCK), dtype)[..., : value.shape[-1]]

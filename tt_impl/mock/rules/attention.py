@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +62,18 @@ def attend(
     if mask is not None:
         out = out.masked_fill((mask == float("-inf")).all(-1, keepdim=True), float("nan"))
     return out
+
+
+def attend_with_scaled_mask(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, mask: Tensor | None = None, **seen: Any
+) -> Tensor:
+    """Attend as :func:`attend`, but scale the mask like the scores, as decode and latent prefill do on a device.
+
+    Every kernel scales scores and mask together. ttnn divides the mask of ``scaled_dot_product_attention`` by the scale
+    beforehand, not that of the others (tt-metal issues 55333 and 55337): a finite bias loses a factor there.
+    """
+    scale = scale if scale is not None else 1 / math.sqrt(q.shape[-1])
+    return attend(q, k, v, scale=scale, mask=None if mask is None else mask * scale, **seen)
 
 
 def later(rows: Tensor, columns: Tensor) -> Tensor:
@@ -160,7 +173,7 @@ def flash_mla_prefill(
     attn_mask: Tensor | None = None,
     is_causal: bool = True,
     scale: float | None = None,
-    attend: Callable[..., Tensor] = attend,
+    attend: Callable[..., Tensor] = attend_with_scaled_mask,
 ) -> Tensor:
     """Attend with latent attention: V is a tensor of its own, or the first ``head_dim_v`` columns of K."""
     v = latent_values(input_tensor_k, next(x for x in (values, input_tensor_v, head_dim_v) if x is not None))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tt_impl.mock.rules.attention import attend, latent_values, later, outside
+from tt_impl.mock.rules.attention import attend, attend_with_scaled_mask, latent_values, later, outside
 from tt_impl.mock.rules.registry import TILE, per_device
 from tt_impl.mock.storage.not_finite import UNWRITTEN
 
@@ -67,12 +67,12 @@ def scaled_dot_product_attention_decode(
     scale: float | None = None,
     sliding_window_size: int | None = None,
     share_cache: bool | None = None,
-    attend: Callable[..., Tensor] = attend,
+    attend: Callable[..., Tensor] = attend_with_scaled_mask,
 ) -> Tensor:
     """Attend from a query [1, B, H, E] of every user to its cache [B, Hkv, S, E], up to its position; NaN if skipped.
 
-    ``attn_mask`` is [1, B or 1, H or 1, S], or as many numbers with users in front,
-    [B, 1, H or 1, S]; ``attention_sink`` [H, 32] with the values in the first column.
+    ``attn_mask`` is [1, B or 1, H, S], or as many numbers with users in front, [B, 1, H, S], and is scaled like the
+    scores; ``attention_sink`` [H, 32] with the values in the first column.
     """
     q = input_tensor_q
     k = input_tensor_k

@@ -72,19 +72,19 @@ def prefill(
     t.check(out, each(expected, qs, ks, vs, ss), ulps=2)
 
 
-@drawn(6, heads=SHARES, entries=st.sampled_from([1, 2]), every_head=SOME)
-def masks(t: Env, heads: tuple, entries: int, every_head: bool) -> None:
-    """A mask of one or all batch entries, one or all heads; K and V of other length than Q."""
+@drawn(6, heads=SHARES, entries=st.sampled_from([1, 2]), every_head=SOME, scale=st.sampled_from([None, 0.3]))
+def masks(t: Env, heads: tuple, entries: int, every_head: bool, scale: float | None) -> None:
+    """A finite mask, not scaled, of one or all batch entries, one or all heads; K and V of other length than Q."""
     (q, qs), (k, ks), (v, vs) = (spread(t, 2, x, n, SIZE) for x, n in ((heads[0], 32), (heads[1], 96), (heads[1], 96)))
     m, ms = spread(t, entries, 4 if every_head else 1, 32, 96, scale=2.0)
     out = t.ttnn.transformer.scaled_dot_product_attention(
-        q, k, v, attn_mask=m, is_causal=False, program_config=t.sdpa_config()
+        q, k, v, attn_mask=m, is_causal=False, scale=scale, program_config=t.sdpa_config()
     )
 
     def sees(row: int, column: int) -> bool:
         return True
 
-    t.check(out, each(lambda q, k, v, m: _attended(q, k, v, sees, mask=m), qs, ks, vs, ms), ulps=2)
+    t.check(out, each(lambda q, k, v, m: _attended(q, k, v, sees, scale=scale, mask=m), qs, ks, vs, ms), ulps=2)
 
 
 def blocks_of_rows(t: Env) -> None:
@@ -104,18 +104,25 @@ def blocks_of_rows(t: Env) -> None:
     torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
-@drawn(6, form=st.sampled_from(["columns", "values"]), causal=SOME, wide=st.sampled_from([64, 96]))
-def latent(t: Env, form: str, causal: bool, wide: int) -> None:
-    """V is a part of K's columns, or a tensor whose size is another one."""
+@drawn(6, form=st.sampled_from(["columns", "values"]), kind=st.sampled_from(["causal", "whole", "mask"]),
+       wide=st.sampled_from([64, 96]))  # fmt: skip
+def latent(t: Env, form: str, kind: str, wide: int) -> None:
+    """V is a part of K's columns, or a tensor whose size is another one; a mask is scaled like the scores."""
     (q, qs), (k, ks), (v, vs) = (spread(t, 1, x, 64, size) for x, size in ((4, 128), (1, 128), (1, wide)))
     given = dict(head_dim_v=wide) if form == "columns" else dict(input_tensor_v=v)
-    out = t.ttnn.transformer.flash_mla_prefill(q, k, is_causal=causal, program_config=t.sdpa_config(), **given)
+    m, ms = spread(t, 1, 1, 64, 64, scale=8.0) if kind == "mask" else (None, qs)
+    out = t.ttnn.transformer.flash_mla_prefill(
+        q, k, is_causal=kind == "causal", attn_mask=m, program_config=t.sdpa_config(), **given
+    )
     values = [x[..., :wide] for x in ks] if form == "columns" else vs
 
     def sees(row: int, column: int) -> bool:
-        return column <= row or not causal
+        return column <= row or kind != "causal"
 
-    t.check(out, each(lambda q, k, v: _attended(q, k, v, sees), qs, ks, values), ulps=2)
+    def expected(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return _attended(q, k, v, sees, mask=None if kind != "mask" else m * 128**-0.5)
+
+    t.check(out, each(expected, qs, ks, values, ms), ulps=2)
 
 
 def _pages(t: Env, users: int, per_user: int) -> Tensor:

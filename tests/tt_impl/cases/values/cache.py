@@ -121,7 +121,8 @@ def decode(t: Env) -> None:
     t.check(out, _decoded(q, k, v, last, 0.3))
     t.check(attend(*on_mesh, is_causal=False), _decoded(q, k, v, [TOKENS - 1] * USERS))
     mask = t.rand(1, USERS, 8, TOKENS)
-    wanted = F.scaled_dot_product_attention(q[0].unsqueeze(2), k, v, mask[0].unsqueeze(2), enable_gqa=True)
+    scaled = mask[0].unsqueeze(2) / SIZE**0.5  # like the scores
+    wanted = F.scaled_dot_product_attention(q[0].unsqueeze(2), k, v, scaled, enable_gqa=True)
     t.check(attend(*on_mesh, is_causal=False, attn_mask=t.put(mask)), wanted.squeeze(2).unsqueeze(0))
     by_user = t.put(mask.transpose(0, 1))
     t.check(attend(*on_mesh, is_causal=False, attn_mask=by_user), wanted.squeeze(2).unsqueeze(0))
