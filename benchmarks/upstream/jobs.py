@@ -1,8 +1,9 @@
 """Parts of a long run of somebody's tests: each a pytest process with a time of its own, restartable.
 
 A job's lines go to ``<name>.jsonl`` while it runs and its end is noted in ``<name>.done``, so that a run that was
-broken off goes on with the jobs that have no end. A job that takes too long is ended; the tests that gave a line until
-then count, and the report names the jobs that were cut. ``jobs.json`` holds the names of all jobs of a folder.
+broken off goes on with the jobs that have no end, and their cases that have no line: ``<name>.before`` holds the lines
+that there were, ``<name>.by`` who gave them. A job that takes too long is ended; the tests that gave a line until then
+count, and the report names the jobs that were cut. ``jobs.json`` holds the names of all jobs of a folder.
 """
 
 from __future__ import annotations
@@ -200,9 +201,14 @@ def killed(verdict: dict[str, Any]) -> bool:
 
 
 def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
-    by = own_version()
     begin = time.monotonic()
     left = []
+    lines, before, by = (out / f"{job.name}.{end}" for end in ("jsonl", "before", "by"))
+    _append(by, f"{own_version()}\n")
+    if lines.exists():
+        _append(before, lines.read_text(encoding="utf-8"))
+    told = _verdicts(before)
+    job = replace(job, options=(*job.options, *(f"--deselect={case['id']}" for case in told)))
     code, cut = _process(tree, job, out, timeout_s)
     while (broken := _broken(tree, job, out)) and code == 4:
         folder, why = broken
@@ -211,18 +217,25 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
         if not job.files:
             break
         code, cut = _process(tree, job, out, timeout_s)
-    lines = out / f"{job.name}.jsonl"
-    verdicts = lines.read_text(encoding="utf-8").splitlines() if lines.exists() else []
+    verdicts = told + _verdicts(lines)
     for file, why in left:
-        verdicts.append(json.dumps({"id": file, "outcome": "failed", "category": "version", "message": why}))
+        verdicts.append({"id": file, "outcome": "failed", "category": "version", "message": why})
     # Messages name files of the tree wherever it lies; where it and one's home lie is nobody's business.
-    text = "".join(f"{line}\n" for line in verdicts).replace(f"{tree}/", "").replace(f"{Path.home()}/", "~/")
-    lines.write_text(text, encoding="utf-8")
+    text = "".join(f"{json.dumps(verdict)}\n" for verdict in verdicts)
+    lines.write_text(text.replace(f"{tree}/", "").replace(f"{Path.home()}/", "~/"), encoding="utf-8")
     seconds = round(time.monotonic() - begin, 1)
-    count = len(verdicts)
-    end = {"name": job.name, "files": job.files, "code": code, "cut": cut, "seconds": seconds, "by": by}
+    versions = sorted(set(by.read_text(encoding="utf-8").splitlines()))
+    end = {"name": job.name, "files": job.files, "code": code, "cut": cut, "seconds": seconds, "by": versions}
     (out / f"{job.name}.done").write_text(json.dumps(end) + "\n", encoding="utf-8")
+    for aside in (before, by):
+        aside.unlink(missing_ok=True)
+    count = len(verdicts) - len(told)
     return f"{job.name}: {count - len(left)} tests in {seconds:.0f} s{', cut' if cut else ''}"
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _broken(tree: Path, job: Job, out: Path) -> tuple[str, str] | None:

@@ -116,7 +116,8 @@ def read(folder: Path) -> Run:
     for path in sorted(folder.glob("*.done")):
         end = json.loads(path.read_text(encoding="utf-8"))
         run.seconds += end["seconds"]
-        run.by.add(end.get("by") or UNKNOWN)
+        by = end.get("by") or UNKNOWN
+        run.by |= {by} if isinstance(by, str) else set(by)
         if end["cut"]:
             run.cut.append(end["name"])
         elif end["name"] not in some and end["code"] != NOTHING_COLLECTED:

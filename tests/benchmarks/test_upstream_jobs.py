@@ -60,6 +60,21 @@ def test_a_job_is_run_once_and_a_slow_one_is_cut(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("0 of 1 jobs")
 
 
+def test_a_job_that_was_broken_off_goes_on_with_the_other_cases(tmp_path):
+    text = "import pytest\n@pytest.mark.parametrize('x', range(3))\ndef test_x(x): ...\n"
+    (tmp_path / "test_three.py").write_text(text, encoding="utf-8")
+    out = tmp_path / "out"
+    out.mkdir()
+    told = {"id": "test_three.py::test_x[1]", "outcome": "passed", "category": "own", "by hand": True}
+    (out / "three.jsonl").write_text(json.dumps(told) + "\n", encoding="utf-8")
+    (out / "three.by").write_text("refsim of before\n", encoding="utf-8")
+    jobs.run(tmp_path, [jobs.Job("three", ("test_three.py",), limit_s=60)], out, 1, 30)
+    assert "2 passed, 1 deselected" in (out / "three.log").read_text(encoding="utf-8")
+    assert json.loads((out / "three.jsonl").read_text(encoding="utf-8")) == told  # without the mock no test has a line
+    assert table.read(out).by == {jobs.own_version(), "refsim of before"}
+    assert sorted(path.suffix for path in out.glob("three.*")) == [".done", ".jsonl", ".log"]
+
+
 @pytest.mark.parametrize(("value", "devices"), [((2, 4), 8), (4, 4), ((4, 8), 32), (None, 1), ("T3K", 1)])
 def test_devices_that_a_case_asks_for(value, devices):
     assert select.devices_of(value) == devices

@@ -162,7 +162,7 @@ class Windows:
     dilation: int | tuple[int, ...] = 1
 
 
-_WINDOWS_AT_ONCE = 2**28
+_WINDOWS_AT_ONCE = 2**25
 """Values of windows that a convolution has in memory at once: overlapping ones repeat those of the input."""
 
 
