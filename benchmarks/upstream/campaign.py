@@ -78,6 +78,11 @@ def parser() -> argparse.ArgumentParser:
         help="seconds after which a directory's process is ended; 0: 1200 of ttnn's, 7200 of tt_dit's",
     )
     made.add_argument("--only", default="", help="jobs or bugs whose names hold this")
+    made.add_argument(
+        "--passing",
+        type=_absolute,
+        help="numerics: of functions without a passing case also one that passes in this folder of tt-dit's lines",
+    )
     made.add_argument("--again", action="store_true", help="forget former runs")
     return made
 
@@ -128,7 +133,8 @@ def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
         timeout = arguments.case_timeout or 960
         limit_s = arguments.job_limit or 7200
         planned = jobs.dit_jobs(checkout, per, arguments.seed, limit_s, "fast" if rounded else "off")
-    jobs.run(checkout, planned, out / step, arguments.workers, timeout, only)
+    passing = arguments.passing if step == "numerics" else None
+    jobs.run(checkout, planned, out / step, arguments.workers, timeout, only, passing)
 
 
 def _facts(checkout: Path, chosen: str) -> dict[str, str]:

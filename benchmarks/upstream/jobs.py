@@ -157,8 +157,14 @@ def own_version() -> str:
     return f"refsim {refsim.__version__} at {commit}{' with uncommitted changes' if changed else ''}"
 
 
-def run(tree: Path, jobs: Sequence[Job], out: Path, workers: int, timeout_s: float, only: str = "") -> None:
-    """Run the jobs whose names hold ``only`` and that have no end yet, ``workers`` at once, and print each end."""
+def run(
+    tree: Path, jobs: Sequence[Job], out: Path, workers: int, timeout_s: float, only: str = "",
+    passing: Path | None = None,
+) -> None:  # fmt: skip
+    """Run the jobs whose names hold ``only`` and that have no end yet, ``workers`` at once, and print each end.
+
+    Then run by themselves the cases that were killed or out of time, and those of :func:`passing_elsewhere`.
+    """
     out.mkdir(parents=True, exist_ok=True)
     (out / JOBS).write_text(json.dumps([job.name for job in jobs]) + "\n", encoding="utf-8")
     jobs = [job for job in jobs if only in job.name]
@@ -169,19 +175,22 @@ def run(tree: Path, jobs: Sequence[Job], out: Path, workers: int, timeout_s: flo
         for number, text in enumerate(pool.map(lambda job: _run_one(tree, job, out, timeout_s), todo), 1):
             print(f"[{number}/{len(todo)}] {text}", flush=True)
     for job in jobs:
-        if again := _again(job, out, timeout_s):
+        if again := _again(job, out, timeout_s, passing):
             print(f"alone: {_run_one(tree, again, out, MORE_TIME * timeout_s)}", flush=True)
 
 
-def _again(job: Job, out: Path, timeout_s: float) -> Job | None:
+def _again(job: Job, out: Path, timeout_s: float, passing: Path | None = None) -> Job | None:
     """Cases that were killed, which a machine does that is out of memory, or out of time: to be run by themselves.
+
+    So are those that pass in the run of folder ``passing``, see :func:`passing_elsewhere`.
 
     Those that a run was broken off before have a job of their own, with the next number.
     """
     before = [out / f"{job.name}{AGAIN}.jsonl", *sorted(out.glob(f"{job.name}-[0-9]*{AGAIN}.jsonl"))]
     ran = {verdict["id"] for path in before for verdict in _verdicts(path)}
     ended = [v["id"] for v in _verdicts(out / f"{job.name}.jsonl") if v["category"] == "timeout" or killed(v)]
-    ended = [case for case in ended if case not in ran]
+    more = [] if passing is None else passing_elsewhere(job, out, passing)
+    ended = [case for case in dict.fromkeys(more + ended) if case not in ran]
     if not ended:
         return None
     name = f"{job.name}-{len(before) + 1}{AGAIN}" if before[0].exists() else f"{job.name}{AGAIN}"
@@ -189,6 +198,24 @@ def _again(job: Job, out: Path, timeout_s: float) -> Job | None:
     options = tuple(o for o in job.options if not o.startswith(("--ttnn-mock-sample", "--ttnn-mock-cases")))
     whole = {**job.environment, "OMP_NUM_THREADS": str(os.cpu_count() or 1)}  # nothing runs beside it
     return replace(job, name=name, files=tuple(ended), options=options, environment=whole, limit_s=limit_s)
+
+
+def passing_elsewhere(job: Job, out: Path, passing: Path) -> list[str]:
+    """Return the quickest case that passes in another run, of every test function that has no passing case in this."""
+
+    def cases(folder: Path) -> list[dict[str, Any]]:
+        names = [folder / f"{job.name}.jsonl", *sorted(folder.glob(f"{job.name}-*{AGAIN[1:]}.jsonl"))]
+        return [case for path in names for case in _verdicts(path) if case["outcome"] == "passed"]
+
+    done = {_function(case) for case in cases(out)}
+    quickest: dict[str, dict[str, Any]] = {}
+    for case in sorted(cases(passing), key=lambda case: case["seconds"]):
+        quickest.setdefault(_function(case), case)
+    return [case["id"] for function, case in quickest.items() if function not in done]
+
+
+def _function(case: dict[str, Any]) -> str:
+    return case["id"].partition("[")[0]
 
 
 def _verdicts(lines: Path) -> list[dict[str, Any]]:

@@ -75,6 +75,23 @@ def test_a_job_that_was_broken_off_goes_on_with_the_other_cases(tmp_path):
     assert sorted(path.suffix for path in out.glob("three.*")) == [".done", ".jsonl", ".log"]
 
 
+def test_functions_without_a_passing_case_get_one_that_passes_elsewhere(tmp_path):
+    def write(name, *cases):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        lines = [
+            {"id": case, "outcome": outcome, "category": "own", "seconds": seconds} for case, outcome, seconds in cases
+        ]
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+
+    write("here/dit-unit.jsonl", ("a.py::test_x[1]", "failed", 1), ("a.py::test_y[1]", "passed", 1))
+    write("here/dit-unit-again.jsonl", ("a.py::test_z[1]", "passed", 1))
+    write("there/dit-unit.jsonl", ("a.py::test_x[1]", "failed", 1), ("a.py::test_x[2]", "passed", 9))
+    write("there/dit-unit-again.jsonl", *((f"a.py::test_{name}[3]", "passed", 8) for name in "xyz"))
+    job = jobs.Job("dit-unit", ("a.py",))
+    assert jobs.passing_elsewhere(job, tmp_path / "here", tmp_path / "there") == ["a.py::test_x[3]"]
+
+
 @pytest.mark.parametrize(("value", "devices"), [((2, 4), 8), (4, 4), ((4, 8), 32), (None, 1), ("T3K", 1)])
 def test_devices_that_a_case_asks_for(value, devices):
     assert select.devices_of(value) == devices
