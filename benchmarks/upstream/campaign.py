@@ -2,6 +2,7 @@
 
     export TT_METAL_TREE=/path/to/tt-metal
     python -m benchmarks.upstream unit --out out/upstream      a sample of ttnn's unit tests
+    python -m benchmarks.upstream files --out out/upstream     every case of some of their files
     python -m benchmarks.upstream tt-dit --out out/upstream    tt_dit's, with random weights
     python -m benchmarks.upstream numerics --out out/upstream  tt_dit's, rounded as kernels round
     python -m benchmarks.upstream bugs --out out/upstream      bugs seeded into tt_dit
@@ -30,7 +31,7 @@ from parity.measure.machine import git
 from refsim.runtime.host_memory import total_bytes
 
 COMMIT = "622c6fb9"
-STEPS = ("unit", "tt-dit", "numerics", "bugs", "attention", "memory", "report")
+STEPS = ("unit", "files", "tt-dit", "numerics", "bugs", "attention", "memory", "report")
 
 
 def commit(checkout: Path) -> str:
@@ -62,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=_absolute, required=True, help="folder of the runs")
     made.add_argument("--reports", type=Path, default=Path("reports"), help="folder of upstream.md and upstream.json")
     made.add_argument("--cases", type=int, default=3600, help="cases to draw from ttnn's unit tests")
+    made.add_argument("--files", type=int, default=40, help="files to draw from ttnn's unit tests")
     made.add_argument("--seed", default="0", help="another seed draws another sample")
     made.add_argument(
         "--per-function",
@@ -127,6 +129,9 @@ def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
         per = arguments.per_function or 4
         timeout = arguments.case_timeout or 60
         planned = jobs.unit_jobs(checkout, arguments.cases, per, arguments.seed, arguments.job_limit or 1200)
+    elif step == "files":
+        timeout = arguments.case_timeout or 60
+        planned = jobs.file_jobs(checkout, arguments.files, arguments.seed, arguments.job_limit or 1200)
     else:
         rounded = step == "numerics"
         per = arguments.per_function or (1 if rounded else 2)

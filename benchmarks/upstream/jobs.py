@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -91,6 +92,14 @@ def unit_jobs(tree: Path, cases: int, per_function: int, seed: str, limit_s: flo
             sample = (f"--ttnn-mock-sample={per_function}", f"--ttnn-mock-cases={quota}", f"--ttnn-mock-seed={seed}")
             jobs.append(Job(name, tuple(files), ("--ttnn-mock=auto", *sample), limit_s=limit_s))
     return jobs
+
+
+def file_jobs(tree: Path, count: int, seed: str, limit_s: float) -> list[Job]:
+    """Jobs of every case of ``count`` of ttnn's unit test files, drawn by ``seed``."""
+    files = [file for folder in directories(tree, UNIT, 2).values() for file in folder]
+    drawn = Random(seed).sample(sorted(files), min(count, len(files)))
+    names = ["file-" + Path(file).relative_to(UNIT).with_suffix("").as_posix().replace("/", "-") for file in drawn]
+    return [Job(name, (file,), ("--ttnn-mock=auto",), limit_s=limit_s) for name, file in zip(names, drawn, strict=True)]
 
 
 def _parts(tree: Path, files: Sequence[str]) -> Iterable[list[str]]:

@@ -31,6 +31,7 @@ from refsim.files.tables import as_markdown
 
 SUITES = {
     "unit": "`tests/ttnn/unit_tests`",
+    "files": "Every case of some files of `tests/ttnn/unit_tests`",
     "tt-dit": "tt_dit, one or two layers at published widths, random weights",
     "numerics": "tt_dit, its operations rounded as kernels round",
 }

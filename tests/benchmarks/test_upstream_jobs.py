@@ -34,6 +34,15 @@ def test_unit_jobs_share_the_cases_by_functions(tmp_path):
     )
 
 
+def test_files_are_drawn_by_seed(tmp_path):
+    tree = _tree(tmp_path, {f"operations/a/test_{i}.py": 1 for i in range(9)} | {"base/test_0.py": 1})
+    drawn = {seed: [job.files for job in jobs.file_jobs(tree, 4, seed, 60)] for seed in "12"}
+    assert drawn["1"] == [job.files for job in jobs.file_jobs(tree, 4, "1", 60)] != drawn["2"]
+    every = jobs.file_jobs(tree, 99, "1", 60)
+    assert len({job.name for job in every}) == len(every) == 10
+    assert all("sample" not in option for job in every for option in job.options)
+
+
 def test_tt_dit_jobs_leave_out_pipelines(tmp_path):
     for name in (
         "models/wan/test_pipeline_wan.py",
