@@ -244,7 +244,9 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
     if lines.exists():
         _append(before, lines.read_text(encoding="utf-8"))
     told = _verdicts(before)
-    job = replace(job, options=(*job.options, *(f"--deselect={case['id']}" for case in told)))
+    if told:
+        told_there = {**job.environment, "UPSTREAM_TOLD": str(before)}
+        job = replace(job, options=(*job.options, "-p", "benchmarks.upstream.resume"), environment=told_there)
     code, cut = _process(tree, job, out, timeout_s)
     while (broken := _broken(tree, job, out)) and code == 4:
         folder, why = broken

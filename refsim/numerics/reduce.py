@@ -2,7 +2,7 @@
 
     last dim     data -> SrcB (7-bit port) . scaler -> SrcA     a matmul with a column of scalers
     second last  scaler -> SrcB . data -> SrcA (5-bit port)     the pool instruction, 16 rows a time
-    both         second last, then what is left of each column, the data in SrcA again
+    both         a tile's faces into one row of 16, that row into a value that all tiles add to; data -> SrcA both times
     max          compared, nothing is rounded; float32 is read as TF32
 
 HiFi2 runs all of SrcA's bits and the first 7 of SrcB's: a sum over the last dim never sees the last bit of a bf16
@@ -10,6 +10,8 @@ value, one over the second last does.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -20,6 +22,10 @@ from refsim.numerics.matrix_unit import check_choices, matmul
 
 REDUCTIONS = ("sum", "mean", "max")
 DIMS = ("last", "second_last", "both")
+FACE = 16
+"""Rows and columns of a quarter of a tile."""
+BF16 = 7
+"""Bits of a mantissa."""
 
 
 def reduce(
@@ -36,14 +42,15 @@ def reduce(
         operation: ``sum``, ``mean`` or ``max``.
         x: float32 (..., M, N), as L1 holds it.
         dim: ``last`` gives (..., M, 1), ``second_last`` (..., 1, N), ``both`` (..., 1, 1).
-        scaler: what each value is multiplied by, in bf16; by default 1, of a mean one over the number of values.
+        scaler: what each value is multiplied by, cut to bf16; by default 1, of a mean one over the number of values.
+            Over both dims its root is, twice.
         unit: ``fidelity``, ``fp32_dest_acc_en``, ``arch``, ``level`` as in :func:`refsim.numerics.matmul`.
 
     Returns:
         float32.
 
     Raises:
-        UserError: an unknown choice, or fewer than two dims.
+        UserError: an unknown choice, fewer than two dims, or a negative scaler over both.
     """
     check_choices(operation=(operation, REDUCTIONS), dim=(dim, DIMS))
     if x.dim() < 2:
@@ -59,15 +66,28 @@ def reduce(
         return _rows(x, factor, unit)
     if dim == "second_last":
         return _columns(x, factor, unit)
-    return _columns(_columns(x, factor, unit).mT, 1.0, unit)
+    if factor < 0:
+        raise UserError(
+            f"reduce takes the root of a scaler over both dims, which {factor:g} has not; reduce one first."
+        )
+    rows = _columns(_faces(x), math.sqrt(factor), unit)
+    return _columns(rows.reshape(*x.shape[:-2], -1, 1), math.sqrt(factor), unit)
+
+
+def _faces(x: Tensor) -> Tensor:
+    """Return (..., tiles, 64, 16): the four faces of each tile below each other; zeros fill up tiles."""
+    tiles = torch.nn.functional.pad(x, (0, -x.shape[-1] % (2 * FACE), 0, -x.shape[-2] % (2 * FACE)))
+    lead = x.shape[:-2]
+    tiles = tiles.reshape(-1, tiles.shape[-2] // (2 * FACE), 2, FACE, tiles.shape[-1] // (2 * FACE), 2, FACE)
+    return tiles.permute(0, 1, 4, 2, 5, 3, 6).reshape(*lead, -1, 4 * FACE, FACE)
 
 
 def _rows(x: Tensor, factor: float, unit: dict) -> Tensor:
-    column = torch.full((x.shape[-1], 1), factor).bfloat16().float()
+    column = truncate(torch.full((x.shape[-1], 1), factor), BF16)
     return matmul(x.reshape(-1, x.shape[-1]), column, **unit).reshape(*x.shape[:-1], 1)
 
 
 def _columns(x: Tensor, factor: float, unit: dict) -> Tensor:
-    row = torch.full((1, x.shape[-2]), factor).bfloat16().float()
+    row = truncate(torch.full((1, x.shape[-2]), factor), BF16)
     flat = x.mT.reshape(-1, x.shape[-2])
     return matmul(row, flat.T, **unit).reshape(*x.shape[:-2], 1, x.shape[-1])

@@ -63,7 +63,7 @@ def _channel_mean(x: Tensor, dtype: str, compute: Compute) -> Tensor:
     """Return the mean of images, then of the batch; in float32 on the vector unit, which rounds nothing that counts."""
     if dtype == "float32" and compute.fp32_dest_acc_en:
         return compute.store(x.mean((0, 2, 3), keepdim=True), dtype)
-    images = compute.store(compute.reduce("mean", x, "both"), dtype)
+    images = compute.store(compute.reduce_both(x, 1.0 / x.shape[-2:].numel(), dtype), dtype)
     return compute.store(compute.reduce("mean", images.permute(1, 3, 0, 2), "second_last"), dtype).permute(2, 0, 3, 1)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from refsim.numerics.eltwise import eltwise
 from refsim.numerics.formats import flush, truncate
-from refsim.numerics.matrix_unit import matmul
+from refsim.numerics.matrix_unit import TILE, matmul
 from refsim.numerics.packer import pack
 from refsim.numerics.reduce import reduce
 from refsim.numerics.sfpu import sfpu
@@ -66,6 +66,15 @@ class Compute:
     def reduce(self, operation: str, x: Tensor, dim: str = "last", scaler: float | None = None) -> Tensor:
         """Reduce on the matrix unit."""
         return reduce(operation, x, dim=dim, scaler=scaler, fidelity=self.fidelity, **self._unit())
+
+    def reduce_both(self, x: Tensor, factor: float, dtype: str) -> Tensor:
+        """Sum (..., M, N) over both dims as ``ttnn.sum`` does: rows, packed as ``dtype``, then columns times a factor.
+
+        A single tile, unless its factor is negative, goes in one. The result is what the destination holds.
+        """
+        if x.shape[:-2].numel() == 1 and max(x.shape[-2:]) <= TILE and factor >= 0:
+            return self.reduce("sum", x, "both", factor)
+        return self.reduce("sum", self.store(self.reduce("sum", x), dtype), "second_last", factor)
 
     def sfpu(self, function: str, x: Tensor) -> Tensor:
         """Apply a function of the vector unit to what the destination holds."""

@@ -28,6 +28,8 @@ DISTRIBUTED_NORM = Compute("HiFi4", fp32_dest_acc_en=False)
 SOFTMAX = Compute("HiFi4", fp32_dest_acc_en=False)
 TILE = 32
 """Columns of a tile."""
+SLOT = 8
+"""Values of bf16 in the 16 bytes that a core's mean of a block has in the memory of the core that gathers them."""
 
 
 def layer_norm(
@@ -229,39 +231,75 @@ def group_norm(
     compute: Compute = RMS_NORM,
     out_dtype: str = "bfloat16",
 ) -> Tensor:
-    """Return ``ttnn.group_norm`` of float32 (B, C, ...): sums over a group's columns, then over what is left.
+    """Return ``ttnn.group_norm`` of float32 (B, C, ...).
 
     Args:
         x: channels are the columns of the tiles, places their rows.
         groups: a divisor of C.
         weight, bias: (C,).
-        moments: mean and variance (B, groups) of ``use_welford``, which the vector unit takes; packed before they are
-            used. By default the matrix unit's sums.
+        moments: mean and variance (B, groups), packed before they are used: those of ``use_welford``, which the vector
+            unit takes, or of :func:`summed_moments`, which the matrix unit does, by default on a single core.
         eps, compute, out_dtype: as of :func:`layer_norm`.
 
     Raises:
         UserError: C is no multiple of ``groups``.
     """
+    values = _by_group(x, groups)
+    if moments is None:
+        moments = summed_moments(x, groups, compute=compute)
+    mean, variance = (compute.store(moment[..., None, None]) for moment in moments)
+    affine = tuple(None if each is None else each.reshape(groups, 1, -1) for each in (weight, bias))
+    return from_moments(values, mean, variance, affine, eps=eps, compute=compute, out_dtype=out_dtype).mT.reshape(
+        x.shape
+    )
+
+
+def summed_moments(
+    x: Tensor, groups: int, *, cores: int = 1, blocks: int = 1, compute: Compute = RMS_NORM
+) -> tuple[Tensor, Tensor]:
+    """Return the packed mean and variance (B, groups) of float32 (B, C, ...): means of blocks, then their mean.
+
+    Args:
+        x, groups, compute: as of :func:`group_norm`.
+        cores: share the places of a group, as many each.
+        blocks: of a core's places (``num_out_blocks``), each of whole tiles.
+
+    Raises:
+        UserError: C is no multiple of ``groups``, or the places none of ``cores``.
+    """
+    values = _by_group(x, groups)
+    if values.shape[-2] % cores:
+        raise UserError(f"{values.shape[-2]} places are no multiple of {cores} cores; choose a divisor.")
+    mean = _mean_of_cores(values, cores, blocks, compute)
+    centred = compute.store(compute.sub(values, mean))
+    variance = _mean_of_cores(compute.store(compute.mul(centred, centred)), cores, blocks, compute)
+    return mean[..., 0, 0], variance[..., 0, 0]
+
+
+def _by_group(x: Tensor, groups: int) -> Tensor:
+    """Return (B, C, ...) as (B, groups, places, channels of a group)."""
     batch, channels = x.shape[:2]
     if channels % groups:
         raise UserError(f"{channels} channels are no multiple of {groups} groups; choose a divisor.")
-    values = x.reshape(batch, groups, channels // groups, -1).mT
-    if moments is None:
-        centred, variance = _summed_moments(values, compute)
-    else:
-        mean, variance = (compute.store(moment[..., None, None]) for moment in moments)
-        centred = compute.store(compute.sub(values, mean))
-    affine = tuple(None if each is None else each.reshape(groups, 1, channels // groups) for each in (weight, bias))
-    return _normed(centred, variance, compute, eps, affine, out_dtype).mT.reshape(x.shape)
+    return x.reshape(batch, groups, channels // groups, -1).mT
 
 
-def _summed_moments(values: Tensor, compute: Compute) -> tuple[Tensor, Tensor]:
-    """Return (..., M, N) less its mean, packed, and the packed variance (..., 1, 1)."""
-    count = values.shape[-1] * values.shape[-2]
-    mean = compute.store(compute.reduce("sum", values, dim="both", scaler=1.0 / count))
-    centred = compute.store(compute.sub(values, mean))
-    squares = compute.store(compute.mul(centred, centred))
-    return centred, compute.store(compute.reduce("sum", squares, dim="both", scaler=1.0 / count))
+def _mean_of_cores(x: Tensor, cores: int, blocks: int, compute: Compute) -> Tensor:
+    """Return the packed mean (..., 1, 1) of (..., M, N): one core gathers what all have packed of their blocks."""
+    shares = x.unflatten(-2, (cores, -1))
+    tiles = -(-shares.shape[-2] // TILE)
+    share = 1.0 / shares.shape[-2:].numel()
+    rows = max(1, tiles // blocks) * TILE
+    packed = [compute.store(compute.reduce("sum", block, "both", share)) for block in shares.split(rows, -2)]
+    gathered = torch.stack([block[..., 0, 0] for block in packed], -2).flatten(-2)
+    return compute.store(compute.reduce("sum", _in_slots(gathered), "both", 1.0 / cores))
+
+
+def _in_slots(x: Tensor) -> Tensor:
+    """Return tiles (..., 32 tiles, 32) in whose memory, face by face, each ``SLOT``-th value is of (..., n)."""
+    memory = zeros_to(torch.nn.functional.pad(x[..., None], (0, SLOT - 1)).flatten(-2), -1, TILE * TILE)
+    half = TILE // 2
+    return memory.unflatten(-1, (-1, 2, 2, half, half)).transpose(-3, -2).reshape(*x.shape[:-1], -1, TILE)
 
 
 def softmax(x: Tensor, *, compute: Compute = SOFTMAX, stable: bool = True, out_dtype: str = "bfloat16") -> Tensor:

@@ -29,7 +29,23 @@ def test_shapes_and_values(level):
 
 def test_a_mean_multiplies_by_a_scaler_in_bf16():
     x = torch.ones(1, 2432)
-    assert reduce("mean", x).item() == (2432 * torch.tensor(1 / 2432).bfloat16().float()).item()
+    cut = (torch.tensor(1 / 2432).view(torch.int32) >> 16 << 16).view(torch.float32)
+    assert reduce("mean", x).item() == (2432 * cut).item()
+
+
+def test_over_both_dims_tiles_add_to_one_value_and_the_root_of_the_scaler_counts_twice():
+    """300 tiles of 1 grow from 256 on by 2 each, halves away from zero; within a tile 1024 of 1 / 1024 are exact."""
+    narrow = {"fidelity": "HiFi4", "fp32_dest_acc_en": False}
+    assert reduce("sum", torch.full((32, 300 * 32), 2.0**-10), dim="both", **narrow).item() == 344
+    assert reduce("sum", torch.full((320, 32), 2.0**-10), dim="both", **narrow).item() == 10
+    root = (torch.tensor(12.0).rsqrt().view(torch.int32) >> 16 << 16).view(torch.float32)
+    assert reduce("mean", torch.ones(3, 4), dim="both").item() == (12 * root * root).item()
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_both_dims_of_many_values(rows):
+    x = torch.randint(-8, 8, (2, rows, 70), generator=torch.Generator().manual_seed(0)).float()
+    assert torch.equal(reduce("sum", x, dim="both"), x.sum((1, 2), keepdim=True))
 
 
 def test_a_row_sum_is_a_matmul_with_ones():
@@ -57,6 +73,7 @@ def test_typecast_to_bfp8_rounds_once():
         (lambda: reduce("min", torch.zeros(1, 1)), "operation 'min' does not exist; choose one of sum"),
         (lambda: reduce("sum", torch.zeros(1, 1), dim="first"), "choose one of last, second_last, both"),
         (lambda: reduce("sum", torch.zeros(1)), "add a dim of 1"),
+        (lambda: reduce("sum", torch.zeros(1, 1), dim="both", scaler=-1.0), "the root of a scaler over both dims"),
         (lambda: typecast(torch.zeros(1, 16), "uint8"), "has no storage rule"),
     ],
 )

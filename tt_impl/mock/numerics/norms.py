@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import ttnn
 from torch import Tensor
 
 from refsim.numerics.composites import Compute, norms
@@ -21,8 +22,12 @@ from tt_impl.mock.numerics.kernel import Kernel, Unmodelled, computing, rounded
 from tt_impl.mock.rules.heads import split_heads
 from tt_impl.mock.rules.norm import row
 from tt_impl.mock.rules.norm_distributed import quantities, tiles_of
+from tt_impl.mock.rules.registry import TILE
 from tt_impl.mock.rules.softmax import mask_of
 from tt_impl.mock.storage.values import Shards
+
+BLOCK_OF_GROUP_NORM = 2**16
+"""Values of a block that ``num_out_blocks=-1`` aims at."""
 
 
 def normed(
@@ -216,16 +221,42 @@ def group_normed(
 ) -> Tensor:  # fmt: skip
     """Normalise [N, 1, H*W, C] by groups of channels, of all ``pixels`` where others have some; then activate."""
     compute = kernel.compute(norms.RMS_NORM if pixels is None else DIT)
-    moments = None
+    channels_first = x.squeeze(1).mT
     if kernel.is_welford or pixels is not None:
         by_group = (x if pixels is None else pixels).unflatten(-1, (groups, -1))
         moments = by_group.mean((1, 2, 4)), by_group.var((1, 2, 4), correction=0)
+    else:
+        cores, blocks = _shares(kernel, x, groups)
+        moments = norms.summed_moments(channels_first, groups, cores=cores, blocks=blocks, compute=compute)
     weight, bias = (None if values is None else values.reshape(-1) for values in (weight, bias))
-    channels_first = norms.group_norm(
-        x.squeeze(1).mT, groups, weight, bias, moments=moments, eps=epsilon, compute=compute,
+    result = norms.group_norm(
+        channels_first, groups, weight, bias, moments=moments, eps=epsilon, compute=compute,
         out_dtype=_dtype_before(kernel, compute, activation),
     )  # fmt: skip
-    return _activated(kernel, compute, channels_first.mT.unsqueeze(1), activation)
+    return _activated(kernel, compute, result.mT.unsqueeze(1), activation)
+
+
+def _shares(kernel: Kernel, x: Tensor, groups: int) -> tuple[int, int]:
+    """Return how many cores share the pixels of [N, 1, H*W, C], and in how many blocks each takes its own."""
+    batch, _, pixels, channels = x.shape
+    tensor = kernel.call.argument("input_tensor", 0)
+    spec = tensor.memory_config().shard_spec
+    if spec is not None:
+        return max(1, pixels // spec.shape[0]), 1
+    grid = kernel.call.kwargs.get("core_grid")
+    blocks = kernel.call.kwargs.get("num_out_blocks")
+    if grid is None:
+        blocks = -1
+        grid = ttnn.determine_expected_group_norm_dram_grid_size(
+            device=tensor.device(), num_channels=channels, num_groups=groups, input_nhw=batch * pixels,
+            num_batches=batch,
+        )  # fmt: skip
+    columns = next(n for n in range(min(grid.x, groups), 0, -1) if channels // n % TILE == 0 and groups % n == 0)
+    rows = grid.x // columns * grid.y
+    if blocks == -1:
+        values = pixels * channels // (BLOCK_OF_GROUP_NORM * columns * rows)
+        blocks = 1 << (min(max(values, 1), 256) - 1).bit_length()
+    return max(1, rows // batch), blocks or 1
 
 
 computing("group_norm", "experimental.dit_fused_distributed_groupnorm", normed=group_normed)

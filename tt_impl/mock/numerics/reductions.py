@@ -38,7 +38,10 @@ def _reduced(operation: str) -> Callable[..., list[Tensor]]:
                 return compute.store(x.sum(dims, keepdim=keepdim) * factor, kernel.out_dtype)
             if dims not in DIMS or x.dim() < 2:
                 raise Unmodelled("dim")
-            sums = kernel.pack(compute, compute.reduce("sum", x, DIMS[dims], factor))
+            if DIMS[dims] == "both":
+                sums = kernel.pack(compute, compute.reduce_both(x, factor, kernel.out_dtype))
+            else:
+                sums = kernel.pack(compute, compute.reduce("sum", x, DIMS[dims], factor))
             return sums if keepdim else sums.reshape([s for d, s in enumerate(x.shape, -x.dim()) if d not in dims])
 
         return kernel.call.each(one, input_tensor)

@@ -163,6 +163,24 @@ def test_group_norm_and_softmax():
     exact = torch.nn.functional.group_norm(x.double(), 4)
     assert far(norms.group_norm(x, 4, compute=Compute(fp32_dest_acc_en=True)), exact) < 1e-5
     assert far(norms.group_norm(x, 4), exact) < 2e-4
+
+
+def test_a_mean_of_cores_and_blocks_is_one_of_means():
+    """In one block a destination of 16 bits adds 16 tiles; on 8 cores, in 2 blocks each, every one stands alone."""
+    x = torch.randn(1, 64, 512, generator=torch.Generator().manual_seed(0)).add(3).bfloat16().float()
+    exact = torch.nn.functional.group_norm(x.double(), 2)
+
+    def error(compute: Compute, **shares: int) -> float:
+        moments = norms.summed_moments(x, 2, compute=compute, **shares)
+        return far(norms.group_norm(x, 2, moments=moments, compute=compute), exact)
+
+    assert error(norms.RMS_NORM, cores=8, blocks=2) < far(norms.group_norm(x, 2), exact)
+    wide = Compute(fp32_dest_acc_en=True)
+    for cores, blocks in ((1, 1), (4, 3), (16, 1), (4, 9)):
+        assert error(wide, cores=cores, blocks=blocks) < 1e-4
+    many = torch.randn(1, 32, 300 * 32, generator=torch.Generator().manual_seed(1)).add(1)
+    mean = norms._mean_of_cores(many.mT, 300, 1, wide)
+    assert abs(mean.item() - many.mean().item()) < 0.01 * many.mean().item()
     scores = (3 * random(32, 1024)).bfloat16().float()
     assert far(norms.softmax(scores), torch.softmax(scores.double(), -1)) < 1e-4
     small = norms.softmax(scores / 4, stable=False)
@@ -240,6 +258,7 @@ def test_movement_rounds_only_by_format():
     [
         (lambda: collectives.reduce_scatter([torch.zeros(1, 3)] * 2), "can't be cut for 2 devices"),
         (lambda: norms.group_norm(torch.zeros(1, 6, 4), 4), "6 channels are no multiple of 4 groups"),
+        (lambda: norms.summed_moments(torch.zeros(1, 6, 4), 2, cores=3), "4 places are no multiple of 3 cores"),
         (lambda: norms.distributed_norm([torch.zeros(1, 4)], kind="batch"), "choose one of layer, rms"),
     ],
 )

@@ -283,16 +283,28 @@ def reductions(t: Env) -> None:
     x = t.rand(1, 2, 64, 96)
     wide = Compute("HiFi4", fp32_dest_acc_en=True)
     for dims, name, count in ((-1, "last", 96), (-2, "second_last", 64), ([-2, -1], "both", 64 * 96), (3, "last", 96)):
-        sums = wide.store(wide.reduce("sum", x, name, 0.5), "bfloat16")
+
+        def reduced(factor: float, name: str = name) -> Tensor:
+            if name == "both":  # of several tiles rows first
+                rows = wide.store(wide.reduce("sum", x), "bfloat16")
+                return wide.store(wide.reduce("sum", rows, "second_last", factor), "bfloat16")
+            return wide.store(wide.reduce("sum", x, name, factor), "bfloat16")
+
+        sums = reduced(0.5)
         _same(t, ttnn.sum(t.put(x), dim=dims, keepdim=True, scalar=0.5), sums)
-        means = wide.store(wide.reduce("sum", x, name, 2.0 / count), "bfloat16")
-        _same(t, ttnn.mean(t.put(x), dim=dims, keepdim=True, scalar=2.0), means)
+        _same(t, ttnn.mean(t.put(x), dim=dims, keepdim=True, scalar=2.0), reduced(2.0 / count))
         places = [d % 4 for d in ([dims] if isinstance(dims, int) else dims)]
         _same(
             t,
             ttnn.sum(t.put(x), dim=dims, scalar=0.5),
             sums.reshape([n for d, n in enumerate(x.shape) if d not in places]),
         )
+    tile = t.rand(1, 1, 32, 32)
+    means = wide.store(wide.reduce("sum", tile, "both", 0.7 / 1024), "bfloat16")
+    _same(t, ttnn.mean(t.put(tile), dim=[-2, -1], scalar=0.7), means[..., 0, 0])
+    negative = wide.store(wide.reduce("sum", tile), "bfloat16")  # no root of the factor: rows first
+    negative = wide.store(wide.reduce("sum", negative, "second_last", -0.3), "bfloat16")
+    _same(t, ttnn.sum(t.put(tile), dim=[-2, -1], keepdim=True, scalar=-0.3), negative)
     _same(t, ttnn.sum(t.put(x, dtype="float32"), dim=-1, scalar=0.5), x.sum(-1) * 0.5)
     fine = torch.randn(1, 1, 32, 64, generator=t.random)
     cheap = ttnn.sum(t.put(fine, dtype="float32"), dim=-1, keepdim=True, fast_and_approximate_mode=True)
