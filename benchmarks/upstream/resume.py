@@ -1,7 +1,7 @@
 """A pytest plugin that leaves out cases which a broken-off run has told of, after the sample is drawn.
 
-``-p benchmarks.upstream.resume`` with ``UPSTREAM_TOLD`` naming a file of that run's lines. ``--deselect`` would leave them out
-before, and others would be drawn in their place.
+``-p benchmarks.upstream.resume`` with ``UPSTREAM_TOLD`` naming a file of that run's lines. ``--deselect`` would leave
+them out before the draw, and others would be drawn in their place.
 """
 
 from __future__ import annotations
