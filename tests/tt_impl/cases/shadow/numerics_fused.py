@@ -14,36 +14,7 @@ from refsim.numerics.composites.decode import decode_attention
 from tests.tt_impl.cases.properties.prop_matmul_fused import _blocks
 from tests.tt_impl.cases.shadow.numerics import WIDE, _config, _rounds, _same
 from tests.tt_impl.cases.shadow.numerics_options import _alone
-from tests.tt_impl.cases.values.norm import _reciprocals
 from tests.tt_impl.env import Env, collect
-
-
-def moments_over_devices(t: Env) -> None:
-    """Each device packs Welford's mean and variance of its columns; those of all are combined and packed again."""
-    _rounds(t)
-    ttnn, compute = t.ttnn, norms.DISTRIBUTED_NORM
-    weight, bias = t.rand(1, 512), t.rand(1, 512)
-    x = (t.rand(1, 1, 32, 512) + torch.arange(4.0).repeat_interleave(128)).bfloat16().float()
-    cut, parts = (None, 3), list(x.chunk(4, -1))
-    own, by_welford = t.put(x, cut), {"program_config": ttnn.LayerNormDefaultProgramConfig(use_welford=True)}
-    stats = ttnn.layer_norm_pre_all_gather(own, recip_tensor=_reciprocals(t, 128), **by_welford)
-    means, variances = (
-        torch.cat([compute.store(of(part), "bfloat16") for part in parts], -1)
-        for of in (lambda p: p.mean(-1, keepdim=True), lambda p: p.var(-1, correction=0, keepdim=True))
-    )
-    for column, moments in ((0, means), (32, variances)):
-        wanted = moments.chunk(4, -1)
-        _same(t, ttnn.slice(stats, [0, 0, 0, column], [1, 1, 32, column + 1]), *wanted, *wanted)
-    mean = means.mean(-1, keepdim=True)
-    variance = variances.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
-    whole = ttnn.all_gather(stats, dim=3, cluster_axis=1)
-    rows = {"weight": t.put(weight, (None, 1)), "bias": t.put(bias, (None, 1))}
-    out = ttnn.layer_norm_post_all_gather(own, whole, epsilon=1e-3, **rows, **by_welford)
-    how: dict[str, Any] = {"eps": 1e-3, "compute": compute}
-    affine = zip(weight[0].chunk(4), bias[0].chunk(4), strict=True)
-    moved = compute.store(mean), compute.store(variance)
-    _same(t, out, *(norms.from_moments(p, *moved, pair, **how) for p, pair in zip(parts, affine, strict=True)))
-    _alone(t)
 
 
 def gathered_without_a_residual(t: Env) -> None:
@@ -168,30 +139,6 @@ def caches_in_chunks_of_the_config(t: Env) -> None:
         for user in range(2)
     ]  # fmt: skip
     _same(t, out, compute.store(torch.stack(users)[None]))
-    _alone(t)
-
-
-def means_of_cores_and_blocks(t: Env) -> None:
-    """Rows of a grid share the pixels of a sample; ``num_out_blocks`` cuts what a core has, -1 by its size."""
-    _rounds(t)
-    ttnn = t.ttnn
-
-    def check(samples: int, pixels: int, shares: tuple[int, int], **config: Any) -> None:
-        image = (t.rand(samples, 1, pixels, 64) + 1).bfloat16().float()
-        mask = t.put(ttnn.to_torch(ttnn.create_group_norm_input_mask(64, 2, 2)).float())
-        how = {"num_groups": 2, "epsilon": 1e-5, "input_mask": mask, "output_layout": ttnn.TILE_LAYOUT, **config}
-        channels_first = image.squeeze(1).mT
-        moments = norms.summed_moments(channels_first, 2, cores=shares[0], blocks=shares[1])
-        expected = norms.group_norm(channels_first, 2, moments=moments).mT.unsqueeze(1)
-        _same(t, ttnn.group_norm(t.put(image), inplace=False, **how), expected)
-
-    grid = ttnn.CoreGrid(x=2, y=4)
-    check(1, 512, (4, 2), core_grid=grid, num_out_blocks=2)
-    check(1, 512, (4, 1), core_grid=grid)
-    check(2, 256, (2, 1), core_grid=grid)
-    check(8, 64, (1, 1), core_grid=ttnn.CoreGrid(x=4, y=2))
-    check(1, 16384, (4, 2), core_grid=grid, num_out_blocks=-1)
-    check(1, 512, (16, 1))  # the largest grid whose rows divide 16 tiles
     _alone(t)
 
 
