@@ -15,11 +15,15 @@ Source: tt-metal's `layernorm.cpp`, `layernorm_pre_allgather.cpp`, `layernorm_po
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
 from refsim.base.errors import UserError
+from refsim.numerics.cheap import add_to_bf16, slices
 from refsim.numerics.composites.compute import Compute, zeros_to
+from refsim.numerics.matrix_unit import FIDELITIES
 from refsim.numerics.packer import accumulate
 
 LAYER_NORM = Compute("HiFi4", fp32_dest_acc_en=True)
@@ -255,14 +259,15 @@ def group_norm(
 
 
 def summed_moments(
-    x: Tensor, groups: int, *, cores: int = 1, blocks: int = 1, compute: Compute = RMS_NORM
+    x: Tensor, groups: int, *, cores: int = 1, blocks: int | None = 1, compute: Compute = RMS_NORM
 ) -> tuple[Tensor, Tensor]:
     """Return the packed mean and variance (B, groups) of float32 (B, C, ...): means of blocks, then their mean.
 
     Args:
         x, groups, compute: as of :func:`group_norm`.
         cores: share the places of a group, as many each.
-        blocks: of a core's places (``num_out_blocks``), each of whole tiles.
+        blocks: of a core's places (``num_out_blocks``), each of whole tiles, which are reduced one after the other;
+            None for the kernel of a sharded tensor, which adds up a core's tiles and reduces their sum.
 
     Raises:
         UserError: C is no multiple of ``groups``, or the places none of ``cores``.
@@ -272,7 +277,9 @@ def summed_moments(
         raise UserError(f"{values.shape[-2]} places are no multiple of {cores} cores; choose a divisor.")
     mean = _mean_of_cores(values, cores, blocks, compute)
     centred = compute.store(compute.sub(values, mean))
-    variance = _mean_of_cores(compute.store(compute.mul(centred, centred)), cores, blocks, compute)
+    if blocks is not None:
+        centred = compute.store(compute.mul(centred, centred))
+    variance = _mean_of_cores(centred, cores, blocks, compute, squared=blocks is None)
     return mean[..., 0, 0], variance[..., 0, 0]
 
 
@@ -284,15 +291,33 @@ def _by_group(x: Tensor, groups: int) -> Tensor:
     return x.reshape(batch, groups, channels // groups, -1).mT
 
 
-def _mean_of_cores(x: Tensor, cores: int, blocks: int, compute: Compute) -> Tensor:
+def _mean_of_cores(x: Tensor, cores: int, blocks: int | None, compute: Compute, *, squared: bool = False) -> Tensor:
     """Return the packed mean (..., 1, 1) of (..., M, N): one core gathers what all have packed of their blocks."""
     shares = x.unflatten(-2, (cores, -1))
-    tiles = -(-shares.shape[-2] // TILE)
     share = 1.0 / shares.shape[-2:].numel()
-    rows = max(1, tiles // blocks) * TILE
-    packed = [compute.store(compute.reduce("sum", block, "both", share)) for block in shares.split(rows, -2)]
+    if blocks is None:
+        parts = [_tiles_added(shares, compute, squared)]
+    else:
+        rows = max(1, -(-shares.shape[-2] // TILE) // blocks) * TILE
+        parts = list(shares.split(rows, -2))
+    packed = [compute.store(compute.reduce("sum", part, "both", share)) for part in parts]
     gathered = torch.stack([block[..., 0, 0] for block in packed], -2).flatten(-2)
     return compute.store(compute.reduce("sum", _in_slots(gathered), "both", 1.0 / cores))
+
+
+def _tiles_added(x: Tensor, compute: Compute, squared: bool) -> Tensor:
+    """Return the packed sum (..., 32, 32) of the tiles of (..., M, N), times one or themselves, in one destination.
+
+    Of both levels by the formula of ``fast``.
+    """
+    tiles = zeros_to(zeros_to(x, -1, TILE), -2, TILE).unflatten(-2, (-1, TILE)).unflatten(-1, (-1, TILE))
+    phases = FIDELITIES.index(compute.fidelity) + 1
+    dest = torch.zeros_like(tiles[..., 0, :, 0, :])
+    for row, column in itertools.product(range(tiles.shape[-4]), range(tiles.shape[-2])):
+        tile = tiles[..., row, :, column, :]
+        for b, a in slices(tile if squared else torch.ones_like(tile), tile)[:phases]:
+            dest = dest + b * a if compute.fp32_dest_acc_en else add_to_bf16(dest, b * a)
+    return compute.store(dest)
 
 
 def _in_slots(x: Tensor) -> Tensor:

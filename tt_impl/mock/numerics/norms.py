@@ -236,13 +236,13 @@ def group_normed(
     return _activated(kernel, compute, result.mT.unsqueeze(1), activation)
 
 
-def _shares(kernel: Kernel, x: Tensor, groups: int) -> tuple[int, int]:
-    """Return how many cores share the pixels of [N, 1, H*W, C], and in how many blocks each takes its own."""
+def _shares(kernel: Kernel, x: Tensor, groups: int) -> tuple[int, int | None]:
+    """Return how many cores share the pixels of [N, 1, H*W, C], and in how many blocks each does; None of a shard."""
     batch, _, pixels, channels = x.shape
     tensor = kernel.call.argument("input_tensor", 0)
     spec = tensor.memory_config().shard_spec
     if spec is not None:
-        return max(1, pixels // spec.shape[0]), 1
+        return max(1, pixels // spec.shape[0]), None
     grid = kernel.call.kwargs.get("core_grid")
     blocks = kernel.call.kwargs.get("num_out_blocks")
     if grid is None:

@@ -165,6 +165,15 @@ def test_group_norm_and_softmax():
     assert far(norms.group_norm(x, 4), exact) < 2e-4
 
 
+def test_a_shard_adds_its_tiles_in_the_destination():
+    """300 tiles of 1 become one of 344, halves away from zero, whose mean is 344 / 300."""
+    ones = torch.ones(1, 32, 300 * 32)
+    mean, _ = norms.summed_moments(ones, 1, blocks=None)
+    assert mean.item() == pytest.approx(344 / 300, rel=0.01)
+    signs = torch.tensor([1.5, -1.5]).repeat(32 * 16).reshape(1, 32, 32)
+    assert norms.summed_moments(signs, 1, blocks=None)[1].item() == 2.25
+
+
 def test_a_mean_of_cores_and_blocks_is_one_of_means():
     """In one block a destination of 16 bits adds 16 tiles; on 8 cores, in 2 blocks each, every one stands alone."""
     x = torch.randn(1, 64, 512, generator=torch.Generator().manual_seed(0)).add(3).bfloat16().float()
@@ -176,7 +185,7 @@ def test_a_mean_of_cores_and_blocks_is_one_of_means():
 
     assert error(norms.RMS_NORM, cores=8, blocks=2) < far(norms.group_norm(x, 2), exact)
     wide = Compute(fp32_dest_acc_en=True)
-    for cores, blocks in ((1, 1), (4, 3), (16, 1), (4, 9)):
+    for cores, blocks in ((1, 1), (4, 3), (16, 1), (4, 9), (1, None), (8, None)):
         assert error(wide, cores=cores, blocks=blocks) < 1e-4
     many = torch.randn(1, 32, 300 * 32, generator=torch.Generator().manual_seed(1)).add(1)
     mean = norms._mean_of_cores(many.mT, 300, 1, wide)

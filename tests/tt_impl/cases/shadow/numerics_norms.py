@@ -174,14 +174,17 @@ def means_of_cores_and_blocks(t: Env) -> None:
     _rounds(t)
     ttnn = t.ttnn
 
-    def check(samples: int, pixels: int, shares: tuple[int, int], **config: Any) -> None:
+    def check(samples: int, pixels: int, shares: tuple[int, int | None], **config: Any) -> None:
         image = (t.rand(samples, 1, pixels, 64) + 1).bfloat16().float()
         mask = t.put(ttnn.to_torch(ttnn.create_group_norm_input_mask(64, 2, 2)).float())
         how = {"num_groups": 2, "epsilon": 1e-5, "input_mask": mask, "output_layout": ttnn.TILE_LAYOUT, **config}
         channels_first = image.squeeze(1).mT
         moments = norms.summed_moments(channels_first, 2, cores=shares[0], blocks=shares[1])
         expected = norms.group_norm(channels_first, 2, moments=moments).mT.unsqueeze(1)
-        _same(t, ttnn.group_norm(t.put(image), inplace=False, **how), expected)
+        image = t.put(image)
+        if "memory_config" in config:
+            image = ttnn.to_memory_config(image, config["memory_config"])
+        _same(t, ttnn.group_norm(image, inplace=False, **how), expected)
 
     grid = ttnn.CoreGrid(x=2, y=4)
     check(1, 512, (4, 2), core_grid=grid, num_out_blocks=2)
@@ -189,6 +192,10 @@ def means_of_cores_and_blocks(t: Env) -> None:
     check(2, 256, (2, 1), core_grid=grid)
     check(8, 64, (1, 1), core_grid=ttnn.CoreGrid(x=4, y=2))
     check(1, 16384, (4, 2), core_grid=grid, num_out_blocks=-1)
+    sharded = ttnn.create_sharded_memory_config(
+        (1, 1, 512, 64), ttnn.CoreGrid(x=2, y=4), ttnn.ShardStrategy.BLOCK, ttnn.ShardOrientation.ROW_MAJOR
+    )
+    check(1, 512, (4, None), core_grid=grid, memory_config=sharded)
     check(1, 512, (16, 1))  # the largest grid whose rows divide 16 tiles
     _alone(t)
 
