@@ -243,10 +243,10 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
     _append(by, f"{own_version()}\n")
     if lines.exists():
         _append(before, lines.read_text(encoding="utf-8"))
-    told = _verdicts(before)
-    if told:
-        told_there = {**job.environment, "UPSTREAM_TOLD": str(before)}
-        job = replace(job, options=(*job.options, "-p", "benchmarks.upstream.resume"), environment=told_there)
+    former = _verdicts(before)
+    if former:
+        variables = {**job.environment, "UPSTREAM_FORMER": str(before)}
+        job = replace(job, options=(*job.options, "-p", "benchmarks.upstream.resume"), environment=variables)
     code, cut = _process(tree, job, out, timeout_s)
     while (broken := _broken(tree, job, out)) and code == 4:
         folder, why = broken
@@ -255,7 +255,7 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
         if not job.files:
             break
         code, cut = _process(tree, job, out, timeout_s)
-    verdicts = told + _verdicts(lines)
+    verdicts = former + _verdicts(lines)
     for file, why in left:
         verdicts.append({"id": file, "outcome": "failed", "category": "version", "message": why})
     # Messages name files of the tree wherever it lies; where it and one's home lie is nobody's business.
@@ -267,7 +267,7 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
     (out / f"{job.name}.done").write_text(json.dumps(end) + "\n", encoding="utf-8")
     for aside in (before, by):
         aside.unlink(missing_ok=True)
-    count = len(verdicts) - len(told)
+    count = len(verdicts) - len(former)
     return f"{job.name}: {count - len(left)} tests in {seconds:.0f} s{', cut' if cut else ''}"
 
 
