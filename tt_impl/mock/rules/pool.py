@@ -6,7 +6,7 @@ bottom, left, right), which torch does not have, so borders are laid around the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -87,6 +87,11 @@ def max_pool2d(
     return _rows(call, values), _rows(call, row * input_w + column, 1)
 
 
+def averaged(framed: Tensor, kernel: Pair, steps: Pair, divisors: Tensor) -> Tensor:
+    """Sum every window of [N, C, H, W] and divide by ``divisors``, which broadcast to [N, C, H', W']."""
+    return F.avg_pool2d(framed, tuple(kernel), tuple(steps), divisor_override=1) / divisors
+
+
 @per_device("avg_pool2d", with_call=True)
 def avg_pool2d(
     call: Call,
@@ -101,6 +106,7 @@ def avg_pool2d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
+    averaged: Callable[..., Tensor] = averaged,
     **placement: Any,
 ) -> Tensor:
     """Average every window over its size: all of it, or what of it lies inside the image (and its padding)."""
@@ -110,15 +116,15 @@ def avg_pool2d(
     steps = tuple(stride)
     x = image_of(input_tensor, batch_size, input_h, input_w, channels)
     framed = _framed(x, kernel, steps, sides, (1, 1), ceil_mode, 0.0)
-    sums = F.avg_pool2d(framed, kernel, steps, divisor_override=1)
     if divisor_override:
-        return _rows(call, sums / divisor_override)
+        return _rows(call, averaged(framed, kernel, steps, torch.tensor(float(divisor_override))))
     top, bottom, left, right = sides
     inside = torch.ones(1, 1, input_h, input_w)
     counted = F.pad(inside, (left, right, top, bottom), value=float(count_include_pad))
     missing = [framed.shape[-1] - counted.shape[-1], framed.shape[-2] - counted.shape[-2]]
     counted = F.pad(counted, (0, missing[0], 0, missing[1]))
-    return _rows(call, sums / F.avg_pool2d(counted, kernel, steps, divisor_override=1))
+    divisors = F.avg_pool2d(counted, kernel, steps, divisor_override=1)
+    return _rows(call, averaged(framed, kernel, steps, divisors))
 
 
 _PLACEMENT = frozenset(
@@ -128,14 +134,15 @@ _PLACEMENT = frozenset(
 """Keywords that say where tensors lie: they may be left unused."""
 
 
-def _uniform(call: Call, size: int, count: int) -> None:
-    """Refuse windows of torch that differ in size or distance: ttnn wants all to be the same."""
+def _uniform(call: Call, size: int, count: int) -> tuple[int, int]:
+    """Return size and distance of torch's windows; refuse those that differ: ttnn wants all to be the same."""
     starts = [i * size // count for i in range(count)]
     ends = [-(-(i + 1) * size // count) for i in range(count)]
     widths = {end - start for start, end in zip(starts, ends, strict=True)}
     steps = {b - a for a, b in pairwise(starts)}
     if len(widths) > 1 or len(steps) > 1:
         raise call.unsupported(f"{size} rows pooled to {count}, whose windows differ in size or distance")
+    return widths.pop(), steps.pop() if steps else 1
 
 
 @per_device("adaptive_avg_pool2d", "adaptive_max_pool2d", with_call=True)
@@ -147,11 +154,14 @@ def adaptive_pool2d(
     input_w: int,
     channels: int,
     output_size: Pair,
+    averaged: Callable[..., Tensor] = averaged,
     **placement: Any,
 ) -> Tensor:
     """Pool by windows that ttnn chooses, so many that the output has the size asked for."""
     call.check_named(placement, _PLACEMENT)
-    _uniform(call, input_h, output_size[0])
-    _uniform(call, input_w, output_size[1])
-    pool = F.adaptive_max_pool2d if "max" in call.name else F.adaptive_avg_pool2d
-    return _rows(call, pool(image_of(input_tensor, batch_size, input_h, input_w, channels), tuple(output_size)))
+    rows, columns = (_uniform(call, *sizes) for sizes in zip((input_h, input_w), output_size, strict=True))
+    kernel, steps = zip(rows, columns, strict=True)
+    x = image_of(input_tensor, batch_size, input_h, input_w, channels)
+    if "max" in call.name:
+        return _rows(call, F.max_pool2d(x, kernel, steps))
+    return _rows(call, averaged(x, kernel, steps, torch.tensor(float(kernel[0] * kernel[1]))))

@@ -142,6 +142,33 @@ def caches_in_chunks_of_the_config(t: Env) -> None:
     _alone(t)
 
 
+def averages_of_windows(t: Env) -> None:
+    """One over the size, cut to bf16, times every value; a large window has a destination of 32 bits."""
+    _rounds(t)
+    ttnn = t.ttnn
+    narrow = Compute("HiFi4", fp32_dest_acc_en=False)
+
+    def check(channels: int, kernel: int, compute: Compute, include: bool = True) -> None:
+        image = t.rand(1, channels, 12, 12)
+        rows = ttnn.to_layout(t.put(image.permute(0, 2, 3, 1).reshape(1, 1, 144, channels)), ttnn.ROW_MAJOR_LAYOUT)
+        out = ttnn.avg_pool2d(rows, 1, 12, 12, channels, [kernel] * 2, [2, 2], [1, 1], False, include)
+        padded = torch.nn.functional.pad(image, (1, 1, 1, 1))
+        windows = padded.unfold(2, kernel, 2).unfold(3, kernel, 2)[0].flatten(3)  # (C, H, W, K)
+        inside = torch.nn.functional.pad(torch.ones(1, 1, 12, 12), (1, 1, 1, 1), value=float(include))
+        counts = inside.unfold(2, kernel, 2).unfold(3, kernel, 2)[0, 0].flatten(2).sum(-1)
+        wanted = torch.empty(windows.shape[:3])
+        for h, w in torch.cartesian_prod(*map(torch.arange, counts.shape)).tolist():
+            values = windows[:, h, w, :, None]
+            wanted[:, h, w] = compute.reduce("sum", values, "second_last", 1 / counts[h, w].item())[:, 0, 0]
+        _same(t, out, compute.store(wanted, "bfloat16").permute(1, 2, 0).reshape(1, 1, -1, channels))
+
+    check(32, 3, narrow)
+    check(32, 6, WIDE)
+    check(16, 5, WIDE)
+    check(32, 5, narrow, include=False)
+    _alone(t)
+
+
 def matrices_and_rows_alone(t: Env) -> None:
     """Two dims are enough for a sum; a spread times a number; a product has the dims of the operand that has more."""
     _rounds(t)
