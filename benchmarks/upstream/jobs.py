@@ -213,7 +213,8 @@ def passing_elsewhere(job: Job, out: Path, passing: Path) -> list[str]:
     """Return the quickest case that passes in another run, of every test function that has no passing case in this."""
 
     def cases(folder: Path) -> list[dict[str, Any]]:
-        names = [folder / f"{job.name}.jsonl", *sorted(folder.glob(f"{job.name}-*{AGAIN[1:]}.jsonl"))]
+        names = [folder / f"{job.name}.jsonl", folder / f"{job.name}{AGAIN}.jsonl"]
+        names += sorted(folder.glob(f"{job.name}-[0-9]*{AGAIN}.jsonl"))
         return [case for path in names for case in _verdicts(path) if case["outcome"] == "passed"]
 
     done = {_function(case) for case in cases(out)}
@@ -242,7 +243,8 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
     lines, before, by = (out / f"{job.name}.{end}" for end in ("jsonl", "before", "by"))
     _append(by, f"{own_version()}\n")
     if lines.exists():
-        _append(before, lines.read_text(encoding="utf-8"))
+        text = lines.read_text(encoding="utf-8")
+        _append(before, text[: text.rfind("\n") + 1])  # not a line that was cut short
     former = _verdicts(before)
     if former:
         variables = {**job.environment, "UPSTREAM_FORMER": str(before)}

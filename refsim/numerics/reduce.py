@@ -24,8 +24,8 @@ REDUCTIONS = ("sum", "mean", "max")
 DIMS = ("last", "second_last", "both")
 FACE = 16
 """Rows and columns of a quarter of a tile."""
-BF16 = 7
-"""Bits of a mantissa."""
+BF16, TF32 = 7, 10
+"""Bits of a mantissa behind the leading one."""
 
 
 def reduce(
@@ -34,6 +34,7 @@ def reduce(
     *,
     dim: str = "last",
     scaler: float | None = None,
+    dtype: str = "bfloat16",
     **unit: str | bool,
 ) -> Tensor:
     """Return what the destination holds after rows, columns or both are reduced.
@@ -42,8 +43,10 @@ def reduce(
         operation: ``sum``, ``mean`` or ``max``.
         x: float32 (..., M, N), as L1 holds it.
         dim: ``last`` gives (..., M, 1), ``second_last`` (..., 1, N), ``both`` (..., 1, 1).
-        scaler: what each value is multiplied by, cut to bf16; by default 1, of a mean one over the number of values.
-            Over both dims its root is, twice.
+        scaler: what each value is multiplied by; by default 1, of a mean one over the number of values. Over both dims
+            its root is, twice.
+        dtype: of the data in L1. The scaler is cut to it, and so is the row between the two steps over both dims; to
+            TF32 if it is float32.
         unit: ``fidelity``, ``fp32_dest_acc_en``, ``arch``, ``level`` as in :func:`refsim.numerics.matmul`.
 
     Returns:
@@ -58,20 +61,21 @@ def reduce(
     dims = {"last": (-1,), "second_last": (-2,), "both": (-2, -1)}[dim]
     if operation == "max":
         return truncate(x, 10).amax(dim=dims, keepdim=True)
-    count = 1
-    for index in dims:
-        count *= x.shape[index]
+    count = math.prod(x.shape[index] for index in dims)
+    if not x.numel():
+        return x.sum(dims, keepdim=True)
     factor = scaler if scaler is not None else 1.0 if operation == "sum" else 1.0 / count
+    bits = TF32 if dtype == "float32" else BF16
     if dim == "last":
-        return _rows(x, factor, unit)
+        return _rows(x, factor, bits, unit)
     if dim == "second_last":
-        return _columns(x, factor, unit)
+        return _columns(x, factor, bits, unit)
     if factor < 0:
         raise UserError(
             f"reduce takes the root of a scaler over both dims, which {factor:g} has not; reduce one first."
         )
-    rows = _columns(_faces(x), math.sqrt(factor), unit)
-    return _columns(rows.reshape(*x.shape[:-2], -1, 1), math.sqrt(factor), unit)
+    rows = truncate(_columns(_faces(x), math.sqrt(factor), bits, unit), bits)
+    return _columns(rows.reshape(*x.shape[:-2], -1, 1), math.sqrt(factor), bits, unit)
 
 
 def _faces(x: Tensor) -> Tensor:
@@ -82,12 +86,12 @@ def _faces(x: Tensor) -> Tensor:
     return tiles.permute(0, 1, 4, 2, 5, 3, 6).reshape(*lead, -1, 4 * FACE, FACE)
 
 
-def _rows(x: Tensor, factor: float, unit: dict) -> Tensor:
-    column = truncate(torch.full((x.shape[-1], 1), factor), BF16)
+def _rows(x: Tensor, factor: float, bits: int, unit: dict) -> Tensor:
+    column = truncate(torch.full((x.shape[-1], 1), factor), bits)
     return matmul(x.reshape(-1, x.shape[-1]), column, **unit).reshape(*x.shape[:-1], 1)
 
 
-def _columns(x: Tensor, factor: float, unit: dict) -> Tensor:
-    row = truncate(torch.full((1, x.shape[-2]), factor), BF16)
+def _columns(x: Tensor, factor: float, bits: int, unit: dict) -> Tensor:
+    row = truncate(torch.full((1, x.shape[-2]), factor), bits)
     flat = x.mT.reshape(-1, x.shape[-2])
     return matmul(row, flat.T, **unit).reshape(*x.shape[:-2], 1, x.shape[-1])

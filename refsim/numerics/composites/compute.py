@@ -63,9 +63,12 @@ class Compute:
         """Multiply on the matrix unit."""
         return eltwise("mul", a, b, fidelity=self.fidelity, **self._unit())
 
-    def reduce(self, operation: str, x: Tensor, dim: str = "last", scaler: float | None = None) -> Tensor:
-        """Reduce on the matrix unit."""
-        return reduce(operation, x, dim=dim, scaler=scaler, fidelity=self.fidelity, **self._unit())
+    def reduce(
+        self, operation: str, x: Tensor, dim: str = "last", scaler: float | None = None, dtype: str = "bfloat16"
+    ) -> Tensor:
+        """Reduce on the matrix unit; ``dtype`` is that of ``x``."""
+        unit = self._unit()
+        return reduce(operation, x, dim=dim, scaler=scaler, dtype=dtype, fidelity=self.fidelity, **unit)
 
     def reduce_both(self, x: Tensor, factor: float, dtype: str) -> Tensor:
         """Sum (..., M, N) over both dims as ``ttnn.sum`` does: rows, packed as ``dtype``, then columns times a factor.
@@ -73,8 +76,8 @@ class Compute:
         A single tile, unless its factor is negative, goes in one. The result is what the destination holds.
         """
         if x.shape[:-2].numel() == 1 and max(x.shape[-2:]) <= TILE and factor >= 0:
-            return self.reduce("sum", x, "both", factor)
-        return self.reduce("sum", self.store(self.reduce("sum", x), dtype), "second_last", factor)
+            return self.reduce("sum", x, "both", factor, dtype)
+        return self.reduce("sum", self.store(self.reduce("sum", x), dtype), "second_last", factor, dtype)
 
     def sfpu(self, function: str, x: Tensor) -> Tensor:
         """Apply a function of the vector unit to what the destination holds."""

@@ -261,20 +261,20 @@ def group_norm(
 def summed_moments(
     x: Tensor, groups: int, *, cores: int = 1, blocks: int | None = 1, compute: Compute = RMS_NORM
 ) -> tuple[Tensor, Tensor]:
-    """Return the packed mean and variance (B, groups) of float32 (B, C, ...): means of blocks, then their mean.
+    """Return the packed mean and variance (B, groups) of float32 (B, C, ...): each core's, then the mean of those.
+
+    A core adds up what its blocks are of its own mean, each packed. Zeros fill up its last tile.
 
     Args:
         x, groups, compute: as of :func:`group_norm`.
-        cores: share the places of a group, as many each.
+        cores: share the places of a group, as many tiles each.
         blocks: of a core's places (``num_out_blocks``), each of whole tiles, which are reduced one after the other;
             None for the kernel of a sharded tensor, which adds up a core's tiles and reduces their sum.
 
     Raises:
-        UserError: C is no multiple of ``groups``, or the places none of ``cores``.
+        UserError: C is no multiple of ``groups``.
     """
     values = _by_group(x, groups)
-    if values.shape[-2] % cores:
-        raise UserError(f"{values.shape[-2]} places are no multiple of {cores} cores; choose a divisor.")
     mean = _mean_of_cores(values, cores, blocks, compute)
     centred = compute.store(compute.sub(values, mean))
     if blocks is not None:
@@ -293,14 +293,16 @@ def _by_group(x: Tensor, groups: int) -> Tensor:
 
 def _mean_of_cores(x: Tensor, cores: int, blocks: int | None, compute: Compute, *, squared: bool = False) -> Tensor:
     """Return the packed mean (..., 1, 1) of (..., M, N): one core gathers what all have packed of their blocks."""
-    shares = x.unflatten(-2, (cores, -1))
-    share = 1.0 / shares.shape[-2:].numel()
+    share = cores / x.shape[-2:].numel()
+    shares = zeros_to(x, -2, TILE * cores).unflatten(-2, (cores, -1))
     if blocks is None:
         parts = [_tiles_added(shares, compute, squared)]
     else:
-        rows = max(1, -(-shares.shape[-2] // TILE) // blocks) * TILE
+        rows = max(1, shares.shape[-2] // TILE // blocks) * TILE
         parts = list(shares.split(rows, -2))
     packed = [compute.store(compute.reduce("sum", part, "both", share)) for part in parts]
+    if blocks is None and cores == 1:
+        return packed[0][..., 0, :, :]
     gathered = torch.stack([block[..., 0, 0] for block in packed], -2).flatten(-2)
     return compute.store(compute.reduce("sum", _in_slots(gathered), "both", 1.0 / cores))
 

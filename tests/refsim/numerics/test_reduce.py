@@ -24,7 +24,8 @@ def test_shapes_and_values(level):
     for dim, dims in (("last", (-1,)), ("second_last", (-2,)), ("both", (-2, -1))):
         assert torch.equal(reduce("sum", x, dim=dim, level=level).round(), x.sum(dims, keepdim=True))
         assert torch.equal(reduce("max", x, dim=dim, level=level), x.amax(dims, keepdim=True))
-    assert torch.allclose(reduce("mean", x, dim="both", level=level), x.mean((-2, -1), keepdim=True), atol=1e-3)
+    cut = reduce("mean", x, dim="both", level=level)  # scalers and the row in between
+    assert torch.allclose(cut, x.mean((-2, -1), keepdim=True), rtol=2.0**-6)
 
 
 def test_a_mean_multiplies_by_a_scaler_in_bf16():
@@ -39,7 +40,22 @@ def test_over_both_dims_tiles_add_to_one_value_and_the_root_of_the_scaler_counts
     assert reduce("sum", torch.full((32, 300 * 32), 2.0**-10), dim="both", **narrow).item() == 344
     assert reduce("sum", torch.full((320, 32), 2.0**-10), dim="both", **narrow).item() == 10
     root = (torch.tensor(12.0).rsqrt().view(torch.int32) >> 16 << 16).view(torch.float32)
-    assert reduce("mean", torch.ones(3, 4), dim="both").item() == (12 * root * root).item()
+    tf32 = torch.tensor(12.0).rsqrt().view(torch.int32) >> 13 << 13
+    tf32 = tf32.view(torch.float32).item()
+    means = reduce("mean", torch.ones(3, 4), dim="both", dtype="float32").item()
+    assert means == pytest.approx(12 * tf32 * tf32, rel=2.0**-10)
+    row = (3 * root).view(torch.int32) >> 16 << 16  # of four columns, cut to the dtype, too
+    assert reduce("mean", torch.ones(3, 4), dim="both").item() == (4 * row.view(torch.float32) * root).item()
+    column = torch.zeros(64, 32)
+    column[:, 0] = torch.tensor([256.0, 1.0] + [0.0] * 62)
+    assert reduce("sum", column, dim="both").item() == 256
+    assert reduce("sum", column, dim="both", dtype="float32").item() == 257
+
+
+@pytest.mark.parametrize("shape", [(0, 32), (1, 1, 0, 32), (0, 32, 32), (2, 32, 0)])
+def test_nothing_sums_to_zero(shape):
+    for dim, dims in (("last", -1), ("second_last", -2), ("both", (-2, -1))):
+        assert torch.equal(reduce("sum", torch.zeros(shape), dim=dim), torch.zeros(shape).sum(dims, keepdim=True))
 
 
 @pytest.mark.parametrize("rows", [1, 40])

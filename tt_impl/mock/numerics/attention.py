@@ -65,6 +65,8 @@ def attend_with_mask_as_given(
 ) -> Tensor:  # fmt: skip
     """Attend as :func:`tt_impl.mock.rules.attention.attend`: ttnn multiplies the mask by 1 / scale beforehand."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if mask is not None and not scale:
+        raise Unmodelled("a mask beside a scale of zero")
     if mask is not None and scale != 1:
         compute = kernel.default(elementwise.BINARY)
         factor = torch.full_like(mask, 1 / scale).bfloat16().float()

@@ -220,6 +220,8 @@ def group_normed(
     pixels: Tensor | None = None, activation: Any = None,
 ) -> Tensor:  # fmt: skip
     """Normalise [N, 1, H*W, C] by groups of channels, of all ``pixels`` where others have some; then activate."""
+    if not x.numel():
+        return x
     compute = kernel.compute(norms.RMS_NORM if pixels is None else DIT)
     channels_first = x.squeeze(1).mT
     if kernel.is_welford or pixels is not None:
@@ -238,11 +240,13 @@ def group_normed(
 
 def _shares(kernel: Kernel, x: Tensor, groups: int) -> tuple[int, int | None]:
     """Return how many cores share the pixels of [N, 1, H*W, C], and in how many blocks each does; None of a shard."""
-    batch, _, pixels, channels = x.shape
     tensor = kernel.call.argument("input_tensor", 0)
+    batch, _, pixels, channels = tensor.padded_shape
     spec = tensor.memory_config().shard_spec
     if spec is not None:
-        return max(1, pixels // spec.shape[0]), None
+        if spec.shape[1] < channels // groups:
+            raise Unmodelled("a group on several columns of cores")
+        return -(-pixels // spec.shape[0]), None
     grid = kernel.call.kwargs.get("core_grid")
     blocks = kernel.call.kwargs.get("num_out_blocks")
     if grid is None:
@@ -251,7 +255,10 @@ def _shares(kernel: Kernel, x: Tensor, groups: int) -> tuple[int, int | None]:
             device=tensor.device(), num_channels=channels, num_groups=groups, input_nhw=batch * pixels,
             num_batches=batch,
         )  # fmt: skip
-    columns = next(n for n in range(min(grid.x, groups), 0, -1) if channels // n % TILE == 0 and groups % n == 0)
+    fitting = (n for n in range(min(grid.x, groups), 0, -1) if channels // n % TILE == 0 and groups % n == 0)
+    columns = next(fitting, 0)
+    if not columns:
+        raise Unmodelled("columns of cores that cut groups")
     rows = grid.x // columns * grid.y
     if blocks == -1:
         values = pixels * channels // (BLOCK_OF_GROUP_NORM * columns * rows)

@@ -11,7 +11,7 @@ from math import prod
 from torch import Tensor
 
 from refsim.numerics.composites import Compute
-from tt_impl.mock.numerics.kernel import Kernel, computing, dtype_of
+from tt_impl.mock.numerics.kernel import Kernel, computing
 from tt_impl.mock.rules.pool import Pair
 from tt_impl.mock.rules.registry import TILE
 
@@ -22,11 +22,11 @@ def averaged(kernel: Kernel, framed: Tensor, size: Pair, steps: Pair, divisors: 
     """Average windows of [N, C, H, W] as :func:`tt_impl.mock.rules.pool.averaged`; the scaler is cut to bf16.
 
     A window of more rows than a tile takes, half of them where the last channels fill no more than half a tile, has a
-    destination of 32 bits by default.
+    destination of 32 bits by default, and so has the whole image, which ttnn sums instead.
     """
     partial = 0 < framed.shape[1] % TILE <= TILE // 2
     rows = TILE // 2 if partial else TILE
-    wide = prod(size) > rows or dtype_of(kernel.call.argument("input_tensor", 0)) == "float32"
+    wide = prod(size) > rows or tuple(size) == framed.shape[2:]
     compute = kernel.compute(replace(POOL, fp32_dest_acc_en=wide))
     windows = framed.unfold(2, size[0], steps[0]).unfold(3, size[1], steps[1]).flatten(4)
     by_place = windows.permute(2, 3, 0, 1, 4)

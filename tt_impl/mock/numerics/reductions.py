@@ -33,15 +33,16 @@ def _reduced(operation: str) -> Callable[..., list[Tensor]]:
         def one(x: Tensor) -> Tensor:
             dims = tuple(sorted({d % x.dim() - x.dim() for d in dims_of(x, dim)}))
             count = math.prod(x.shape[d] for d in dims)
-            factor = scalar / (count if operation == "mean" else 1)
-            if accurate:
+            factor = scalar if operation == "sum" else scalar / count if count else math.nan
+            if accurate or not x.numel():
                 return compute.store(x.sum(dims, keepdim=keepdim) * factor, kernel.out_dtype)
             if dims not in DIMS or x.dim() < 2:
                 raise Unmodelled("dim")
             if DIMS[dims] == "both":
                 sums = kernel.pack(compute, compute.reduce_both(x, factor, kernel.out_dtype))
             else:
-                sums = kernel.pack(compute, compute.reduce("sum", x, DIMS[dims], factor))
+                dtype = dtype_of(input_tensor)
+                sums = kernel.pack(compute, compute.reduce("sum", x, DIMS[dims], factor, dtype))
             return sums if keepdim else sums.reshape([s for d, s in enumerate(x.shape, -x.dim()) if d not in dims])
 
         return kernel.call.each(one, input_tensor)

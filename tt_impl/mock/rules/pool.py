@@ -116,7 +116,7 @@ def avg_pool2d(
     steps = tuple(stride)
     x = image_of(input_tensor, batch_size, input_h, input_w, channels)
     framed = _framed(x, kernel, steps, sides, (1, 1), ceil_mode, 0.0)
-    if divisor_override:
+    if divisor_override is not None:
         return _rows(call, averaged(framed, kernel, steps, torch.tensor(float(divisor_override))))
     top, bottom, left, right = sides
     inside = torch.ones(1, 1, input_h, input_w)

@@ -164,6 +164,9 @@ def averages_of_windows(t: Env) -> None:
 
     check(32, 3, narrow)
     check(32, 6, WIDE)
+    whole = t.rand(1, 1, 16, 32)
+    out = ttnn.avg_pool2d(ttnn.to_layout(t.put(whole), ttnn.ROW_MAJOR_LAYOUT), 1, 4, 4, 32, [4, 4], [1, 1], [0, 0])
+    _same(t, out, WIDE.store(WIDE.reduce("sum", whole, "second_last", 1 / 16), "bfloat16"))
     check(16, 5, WIDE)
     check(32, 5, narrow, include=False)
     _alone(t)

@@ -196,6 +196,8 @@ def means_of_cores_and_blocks(t: Env) -> None:
         (1, 1, 512, 64), ttnn.CoreGrid(x=2, y=4), ttnn.ShardStrategy.BLOCK, ttnn.ShardOrientation.ROW_MAJOR
     )
     check(1, 512, (4, None), core_grid=grid, memory_config=sharded)
+    check(2, 64, (2, 1))  # the largest grid whose rows divide what the padded samples have in tiles
+    check(1, 40, (2, 1))
     check(1, 512, (16, 1))  # the largest grid whose rows divide 16 tiles
     _alone(t)
 

@@ -305,10 +305,11 @@ def reductions(t: Env) -> None:
     negative = wide.store(wide.reduce("sum", tile), "bfloat16")  # no root of the factor: rows first
     negative = wide.store(wide.reduce("sum", negative, "second_last", -0.3), "bfloat16")
     _same(t, ttnn.sum(t.put(tile), dim=[-2, -1], keepdim=True, scalar=-0.3), negative)
+    assert t.shadow.values(ttnn.sum(t.put(torch.zeros(1, 1, 0, 32)), dim=[-2, -1]))[0].tolist() == [[0.0]]
     _same(t, ttnn.sum(t.put(x, dtype="float32"), dim=-1, scalar=0.5), x.sum(-1) * 0.5)
     fine = torch.randn(1, 1, 32, 64, generator=t.random)
     cheap = ttnn.sum(t.put(fine, dtype="float32"), dim=-1, keepdim=True, fast_and_approximate_mode=True)
-    _same(t, cheap, wide.store(wide.reduce("sum", fine, "last", 1.0), "float32"))
+    _same(t, cheap, wide.store(wide.reduce("sum", fine, "last", 1.0, "float32"), "float32"))
     _alone(t)
     ttnn.sum(t.put(x), dim=1)
     _alone(t, "ttnn.sum (dim)")
