@@ -47,8 +47,8 @@ WEIGHTS = (
     "it has nothing that a test could compare with, and a test that imports torchvision itself does not get it."
 )
 ROUNDED = (
-    "The same tests with `--ttnn-mock-numerics=fast`, at upstream's own thresholds, one case of every function, and one "
-    "that passes without where that one does not (`--passing`): whose failure is `rounding` passes without, and its "
+    "The same tests with `--ttnn-mock-numerics=fast`, at upstream's own thresholds, one case of every function, and "
+    "one that passes without where that one does not (`--passing`): whose failure is `rounding` passes without, and its "
     "threshold is beyond the error that is predicted of the kernels."
 )
 BEFORE = {"tt-dit": [WEIGHTS, ""], "numerics": [ROUNDED, ""]}

@@ -24,8 +24,9 @@ REDUCTIONS = ("sum", "mean", "max")
 DIMS = ("last", "second_last", "both")
 FACE = 16
 """Rows and columns of a quarter of a tile."""
-BF16, TF32 = 7, 10
+BF16 = 7
 """Bits of a mantissa behind the leading one."""
+TF32 = 10
 
 
 def reduce(
