@@ -48,8 +48,8 @@ WEIGHTS = (
 )
 ROUNDED = (
     "The same tests with `--ttnn-mock-numerics=fast`, at upstream's own thresholds, one case of every function, and "
-    "one that passes without where that one does not (`--passing`): whose failure is `rounding` passes without, and its "
-    "threshold is beyond the error that is predicted of the kernels."
+    "one that passes without where that one does not (`--passing`): whose failure is `rounding` passes without, and "
+    "its threshold is beyond the error that is predicted of the kernels."
 )
 BEFORE = {"tt-dit": [WEIGHTS, ""], "numerics": [ROUNDED, ""]}
 """What is said of a suite before its numbers."""
