@@ -195,7 +195,7 @@ def _again(job: Job, out: Path, timeout_s: float, passing: Path | None = None) -
 
     Those that a run was broken off before have a job of their own, with the next number.
     """
-    before = [out / f"{job.name}{AGAIN}.jsonl", *sorted(out.glob(f"{job.name}-[0-9]*{AGAIN}.jsonl"))]
+    before = _alone(job, out)
     ran = {verdict["id"] for path in before for verdict in _verdicts(path)}
     ended = [v["id"] for v in _verdicts(out / f"{job.name}.jsonl") if v["category"] == "timeout" or killed(v)]
     more = [] if passing is None else passing_elsewhere(job, out, passing)
@@ -213,15 +213,23 @@ def passing_elsewhere(job: Job, out: Path, passing: Path) -> list[str]:
     """Return the quickest case that passes in another run, of every test function that has no passing case in this."""
 
     def cases(folder: Path) -> list[dict[str, Any]]:
-        names = [folder / f"{job.name}.jsonl", folder / f"{job.name}{AGAIN}.jsonl"]
-        names += sorted(folder.glob(f"{job.name}-[0-9]*{AGAIN}.jsonl"))
-        return [case for path in names for case in _verdicts(path) if case["outcome"] == "passed"]
+        return [
+            case
+            for path in (folder / f"{job.name}.jsonl", *_alone(job, folder))
+            for case in _verdicts(path)
+            if case["outcome"] == "passed"
+        ]
 
     done = {_function(case) for case in cases(out)}
     quickest: dict[str, dict[str, Any]] = {}
     for case in sorted(cases(passing), key=lambda case: case["seconds"]):
         quickest.setdefault(_function(case), case)
     return [case["id"] for function, case in quickest.items() if function not in done]
+
+
+def _alone(job: Job, folder: Path) -> list[Path]:
+    """Files of lines of cases that were run by themselves; the first one may not exist."""
+    return [folder / f"{job.name}{AGAIN}.jsonl", *sorted(folder.glob(f"{job.name}-[0-9]*{AGAIN}.jsonl"))]
 
 
 def _function(case: dict[str, Any]) -> str:

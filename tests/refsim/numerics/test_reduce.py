@@ -24,8 +24,8 @@ def test_shapes_and_values(level):
     for dim, dims in (("last", (-1,)), ("second_last", (-2,)), ("both", (-2, -1))):
         assert torch.equal(reduce("sum", x, dim=dim, level=level).round(), x.sum(dims, keepdim=True))
         assert torch.equal(reduce("max", x, dim=dim, level=level), x.amax(dims, keepdim=True))
-    cut = reduce("mean", x, dim="both", level=level)  # scalers and the row in between
-    assert torch.allclose(cut, x.mean((-2, -1), keepdim=True), rtol=2.0**-6)
+    tile = x[..., :32, :]  # the root of 1 / 1024 is exact, and so are sums of 8 bits
+    assert torch.equal(reduce("mean", tile, dim="both", level=level), tile.mean((-2, -1), keepdim=True))
 
 
 def test_a_mean_multiplies_by_a_scaler_in_bf16():

@@ -228,7 +228,7 @@ def group_normed(
         by_group = (x if pixels is None else pixels).unflatten(-1, (groups, -1))
         moments = by_group.mean((1, 2, 4)), by_group.var((1, 2, 4), correction=0)
     else:
-        cores, blocks = _shares(kernel, x, groups)
+        cores, blocks = _shares(kernel, groups)
         moments = norms.summed_moments(channels_first, groups, cores=cores, blocks=blocks, compute=compute)
     weight, bias = (None if values is None else values.reshape(-1) for values in (weight, bias))
     result = norms.group_norm(
@@ -238,8 +238,8 @@ def group_normed(
     return _activated(kernel, compute, result.mT.unsqueeze(1), activation)
 
 
-def _shares(kernel: Kernel, x: Tensor, groups: int) -> tuple[int, int | None]:
-    """Return how many cores share the pixels of [N, 1, H*W, C], and in how many blocks each does; None of a shard."""
+def _shares(kernel: Kernel, groups: int) -> tuple[int, int | None]:
+    """Return how many cores share the pixels of a sample, and in how many blocks each does; None of a shard."""
     tensor = kernel.call.argument("input_tensor", 0)
     batch, _, pixels, channels = tensor.padded_shape
     spec = tensor.memory_config().shard_spec

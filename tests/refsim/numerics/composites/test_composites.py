@@ -200,9 +200,9 @@ def test_cores_and_blocks_share_a_mean():
     wide = Compute(fp32_dest_acc_en=True)
     for cores, blocks in ((1, 1), (4, 3), (16, 1), (4, 9), (1, None), (8, None)):
         assert error(wide, cores=cores, blocks=blocks) < 1e-4
-    many = torch.randn(1, 32, 300 * 32, generator=torch.Generator().manual_seed(1)).add(1)
-    mean = norms._mean_of_cores(many.mT, 300, 1, wide)
-    assert abs(mean.item() - many.mean().item()) < 0.02 * many.mean().item()
+    many = torch.randn(1, 32, 256 * 32, generator=torch.Generator().manual_seed(1)).abs()
+    mean = norms._mean_of_cores(many.mT, 256, 1, wide)  # roots of 1 / 1024 and 1 / 256 are exact
+    assert 1 - 2 * 2.0**-7 < mean.item() / many.mean().item() < 1 + 2.0**-10  # two rows are cut to bf16
 
 
 @pytest.mark.parametrize("arch", ["wormhole_b0", "blackhole"])
