@@ -330,11 +330,12 @@ def main(argv: Iterable[str] | None = None) -> int:
     parser.add_argument("--tests", nargs="*", help="tests of pytest that judge besides cases")
     parser.add_argument("--least", type=float, default=0.0, help="percent to be killed")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--recorded", type=Path, help="file of the lines that cases execute; by default in --out")
     asked = parser.parse_args(argv if argv is None else [*argv])
     tests = asked.tests if asked.tests is not None else () if asked.only else TESTS
     named = " and ".join(["cases", *tests])
     suite = {"suite": f"{named} of the mock", "backend": "ttnn-mock", "seed": asked.seed}
-    judge = MockTests(asked.out / "lines.json", asked.only, tests)
+    judge = MockTests(asked.recorded or asked.out / "lines.json", asked.only, tests)
     done = campaign.run(
         judge,
         Asked(files_under(asked.files), **suite),
