@@ -112,8 +112,8 @@ def _unread(name: str, value: Any, inputs: dict[int, Shards]) -> bool:
 
 def _fitted(name: str, value: Any, out: ttnn.Tensor) -> torch.Tensor:
     """Bring a golden function's result into the shape of the output; dims of size 1 may come or go."""
-    value = torch.as_tensor(value).detach()
     comparison = getattr(value, "_ttnn_comparison_config", None)
+    value = torch.as_tensor(value).detach()
     mask = getattr(comparison, "mask", None)
     if getattr(comparison, "method", None) == "skip" or (mask is not None and not bool(mask.all())):
         raise ShadowError(f"the golden function of {name} does not know the whole result; it needs a shadow rule.")

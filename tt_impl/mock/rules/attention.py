@@ -205,13 +205,7 @@ def joint_scaled_dot_product_attention(
     attend_jointly: Callable[..., Tensor] = attend_jointly,
 ) -> list[Tensor]:
     """Attend from every token of both streams to all of both: [B, H, N, E] and [B, H, L, E]."""
-    only_rear(joint_strategy)
     q = torch.cat([input_tensor_q, joint_tensor_q], 2)
     segments = [(input_tensor_k, input_tensor_v), (joint_tensor_k, joint_tensor_v)]
     out = attend_jointly(q, segments, scale)
     return list(out.split([input_tensor_q.shape[2], joint_tensor_q.shape[2]], 2))
-
-
-def only_rear(joint_strategy: str) -> None:
-    if joint_strategy != "rear":
-        raise TypeError(f"joint_strategy '{joint_strategy}' is not known")

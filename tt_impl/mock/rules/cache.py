@@ -51,8 +51,6 @@ def _update(cache: Tensor, new: Tensor, at: Tensor | None, table: Tensor | None,
     tokens = places.block_size or cache.shape[2]
     result = viewed(cache, heads, tokens, new.shape[-1]).clone()
     users = min(new.shape[1], len(places.update_idxs) if at is None else at.numel())
-    if not users:
-        raise TypeError("a call without a position is not known")
     for user, token in enumerate(positions(places.update_idxs, at, users)):
         if token == SKIPPED:
             continue

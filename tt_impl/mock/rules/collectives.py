@@ -233,8 +233,6 @@ def _with_neighbours(row: list[Tensor], dim: int, left: int, right: int, padding
 
 
 def _edge(x: Tensor, dim: int, row: int, count: int, padding_mode: str) -> Tensor:
-    if padding_mode not in ("zeros", "replicate"):
-        raise TypeError(f"padding_mode '{padding_mode}' is not known")
     edge = x.narrow(dim, row, 1).repeat_interleave(count, dim)
     return edge if padding_mode == "replicate" else torch.zeros_like(edge)
 

@@ -120,8 +120,8 @@ def paged_scaled_dot_product_attention_decode(
         return scaled_dot_product_attention_decode(
             input_tensor_q, k, v, cur_pos_tensor=cur_pos_tensor, sliding_window_size=sliding_window_size, **rest
         )
-    if not sliding_window_size or sliding_window_size > cache_position_modulo:
-        raise TypeError("cache_position_modulo without a sliding window that fits is not known")
+    if not sliding_window_size:
+        raise TypeError("cache_position_modulo without a sliding window is not known")
     last = positions((), cur_pos_tensor, users)
     order = [torch.arange(max(0, at + 1 - sliding_window_size), at + 1) % cache_position_modulo for at in last]
     parts = [

@@ -151,8 +151,6 @@ def sparse_matmul(
     shape [1, nnz, M, N] gets the used ones alone. ``nnz`` must be the number of values that are not zero: a device
     would hang.
     """
-    if not is_input_a_sparse and not is_input_b_sparse:
-        raise call.unsupported("two dense tensors")
     wanted = tuple(call.outputs[0].shape)
     used = sparsity != 0
     count = int(used.sum())

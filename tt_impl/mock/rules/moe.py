@@ -15,15 +15,6 @@ from tt_impl.mock.rules.registry import Call, across
 from tt_impl.mock.storage.not_finite import UNWRITTEN
 from tt_impl.mock.storage.values import Shards
 
-_DIMS = (1, 2)
-
-
-def _token_dim(call: Call, dim: int | None) -> int:
-    """Return the dim along which tokens are joined: 1 (batch) or 2 (sequence)."""
-    if dim not in _DIMS:
-        raise call.unsupported(f"tokens joined or cut along dim {dim}")
-    return dim
-
 
 def _by_device(x: Shards, cluster_axis: int | None, values: Callable[[int, list[int]], Tensor]) -> list[Tensor]:
     """Call ``values(device, its group)`` for every device."""
@@ -48,18 +39,17 @@ def all_to_all_dispatch(
     expert_mapping_tensor: Shards,
     *,
     cluster_axis: int | None = None,
-    output_concat_dim: int | None = 1,
+    output_concat_dim: int = 1,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Send [B, S, 1, H] by [B, S, 1, K] (or with the dims of 1 and S exchanged) to the devices of the experts.
 
     Returns the tokens of a group of devices, [1, B*D, S, H], of those experts that a device has, and all experts
     chosen, [1, B*D, S, K].
     """
-    dim = _token_dim(call, output_concat_dim) - 1
 
     def joined(x: Shards, group: list[int]) -> Tensor:
         parts = [x[i].reshape(x[i].shape[0], -1, x[i].shape[-1]) for i in group]
-        return torch.cat(parts, dim).unsqueeze(0)
+        return torch.cat(parts, output_concat_dim - 1).unsqueeze(0)
 
     def tokens(device: int, group: list[int]) -> Tensor:
         chosen = joined(expert_indices_tensor, group)
@@ -123,7 +113,7 @@ def all_to_all_combine(
     expert_mapping_tensor: Shards,
     *,
     local_reduce: bool = False,
-    output_shard_dim: int | None = 1,
+    output_shard_dim: int = 1,
     cluster_axis: int | None = None,
 ) -> list[Tensor]:
     """Send [E, B, S, H], what a device's experts made of all tokens of its group, back by [1, B, S, K], those chosen.
@@ -132,7 +122,6 @@ def all_to_all_combine(
     """
     if local_reduce:
         raise call.unsupported("local_reduce, whose rows depend on which expert a device takes first")
-    dim = _token_dim(call, output_shard_dim)
 
     def combined(device: int, group: list[int]) -> Tensor:
         choices = expert_metadata_tensor[device][0]
@@ -141,7 +130,7 @@ def all_to_all_combine(
             for number, expert in enumerate(_experts_of(expert_mapping_tensor, other)):
                 wanted = (choices == expert).movedim(-1, 0).unsqueeze(-1)
                 made = torch.where(wanted, input_tensor[other][number], made)
-        return made.chunk(len(group), dim)[group.index(device)]
+        return made.chunk(len(group), output_shard_dim)[group.index(device)]
 
     return _by_device(input_tensor, cluster_axis, combined)
 

@@ -145,8 +145,6 @@ def batch_norm(
     """
     if training:
         means, variances = columns(call.each(moments, input))
-    elif running_mean is None or running_var is None:
-        raise call.unsupported("evaluation without running_mean and running_var")
     else:
         means, variances = map(list, (running_mean, running_var))
     result = call.each(normed, input, means, variances, weight, bias, eps)

@@ -281,7 +281,7 @@ def _register(names: tuple[str, ...], rule: Rule, function: Callable) -> Callabl
     rule.__wrapped__ = function  # type: ignore[attr-defined]  # whose signature is the rule's
     for name in names:
         if f"ttnn.{name}" in RULES:
-            raise ValueError(f"two shadow rules for ttnn.{name}")
+            raise ValueError(f"two shadow rules for ttnn.{name}.")
         RULES[f"ttnn.{name}"] = rule
     return function
 

@@ -14,7 +14,7 @@ import torch
 import ttnn
 from torch import Tensor
 
-from tt_impl.mock.rules.attention import attend, only_rear
+from tt_impl.mock.rules.attention import attend
 from tt_impl.mock.rules.collectives import gathered
 from tt_impl.mock.rules.decode import unpaged
 from tt_impl.mock.rules.registry import Call, across, nobodys
@@ -51,11 +51,8 @@ def ring_joint_scaled_dot_product_attention(
     running maxima and sums that are nobody's business: NaN. The persistent buffers hold the gathered K and V then.
     ``attend_by_steps`` is told its place in the ring and attends to one shard after the other.
     """
-    only_rear(joint_strategy)
     if dim != 2 or is_cross or not isinstance(logical_n, int):
         raise call.unsupported("dim other than 2, cross attention, logical_n as a tensor")
-    if logical_n > len(input_tensor_k.groups(cluster_axis)[0]) * input_tensor_k.shape[2]:
-        raise call.unsupported(f"logical_n {logical_n}, which is more than the tokens of the ring")
     k_all, v_all = (gathered(x, 2, cluster_axis, as_stored=True) for x in (input_tensor_k, input_tensor_v))
     call.written("persistent_output_buffer_k", k_all)
     call.written("persistent_output_buffer_v", v_all)
@@ -64,8 +61,8 @@ def ring_joint_scaled_dot_product_attention(
         joint_tensor_k = None
         joint_tensor_v = None
     if is_causal or is_balanced:
-        if has_joint or not is_causal or input_tensor_q.shape[2] != input_tensor_k.shape[2]:
-            raise call.unsupported("causal or balanced attention of other than one stream of as many rows of Q as of K")
+        if not is_causal or input_tensor_q.shape[2] != input_tensor_k.shape[2]:
+            raise call.unsupported("balanced attention that is not causal, or causal with other rows of Q than of K")
         attention = _attention(attend_by_steps, input_tensor_k, cluster_axis, k_all[0].shape[2], scale)
         out = _causal(call, input_tensor_q, (k_all, v_all), cluster_axis, logical_n, is_balanced, attention)
         return out, *_left_over(call, len(out))

@@ -84,8 +84,7 @@ def rotary_embedding_hf(
 ) -> Tensor:
     """Turn [B, H, N, E] by halves, by the angles of rows N; in decode mode [1, B, H, E] by users' [1, B, 1, E]."""
     if is_decode_mode:
-        users = input_tensor.shape[1]
-        return rotate_by_halves(input_tensor, cos_cache[:, :users, :1], sin_cache[:, :users, :1])
+        return rotate_by_halves(input_tensor, cos_cache[:, :, :1], sin_cache[:, :, :1])
     rows = input_tensor.shape[-2]
     return rotate_by_halves(input_tensor, cos_cache[..., :rows, :], sin_cache[..., :rows, :])
 

@@ -9,20 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tt_impl.mock.rules.registry import Call, across, per_device
+from tt_impl.mock.rules.registry import REQUIRED, Call, across, per_device
 from tt_impl.mock.storage.not_finite import UNWRITTEN
 from tt_impl.mock.storage.values import Shards
 
 SCORES = {"none": lambda x: x, "sigmoid": torch.sigmoid, "sqrtsoftplus": lambda x: F.softplus(x).sqrt()}
 
 
-@per_device("experimental.topk_router_gpt", with_call=True)
+@per_device("experimental.topk_router_gpt")
 def topk_router_gpt(
-    call: Call, input_tensor: Tensor, *, weight_tensor: Tensor, bias_tensor: Tensor, k: int = 4, num_experts: int = 128
+    input_tensor: Tensor, *, weight_tensor: Tensor, bias_tensor: Tensor, k: int = 4, num_experts: int = 128
 ) -> list[Tensor]:
     """Find the k largest of x @ w + b [T, E] and their softmax: ids and weights, [T, k]."""
-    if weight_tensor.shape[-1] != num_experts or any(output.shape[-1] != k for output in call.outputs):
-        raise call.unsupported(f"weights of {weight_tensor.shape[-1]} experts, or outputs of more than {k} columns")
     values, ids = torch.topk(input_tensor @ weight_tensor + bias_tensor, k, -1)
     return [ids, torch.softmax(values, -1)]
 
@@ -58,14 +56,13 @@ def grouped_gate(
     return [route_scale * weights / (weights.sum(-1, keepdim=True) + epsilon), ids]
 
 
-@per_device("experimental.deepseek.moe.deepseek_moe_gate", with_call=True)
+@per_device("experimental.deepseek.moe.deepseek_moe_gate")
 def deepseek_moe_gate(
-    call: Call,
     input_tensor: Tensor,
     bias_tensor: Tensor,
     input_indices_tensor: Tensor,
     _output: Tensor | None = None,
-    output_indices_tensor: Tensor | None = None,
+    output_indices_tensor: Tensor = REQUIRED,
     *,
     eps: float = 1e-20,
     scaling_factor: float = 2.5,
@@ -82,8 +79,6 @@ def deepseek_moe_gate(
         input_tensor.reshape(users, 256), bias_tensor.mT.reshape(users, 256), route_scale=scaling_factor, epsilon=eps,
         score_func="sigmoid" if enable_sigmoid else "none",
     )  # fmt: skip
-    if output_indices_tensor is None:
-        raise call.unsupported("numbers that go nowhere")
     before = output_indices_tensor.reshape(users, -1)
     whole = F.pad(weights, (0, before.shape[-1] - ids.shape[-1]), value=UNWRITTEN)
     numbers = torch.cat([numbers.gather(-1, ids), before[:, ids.shape[-1] :]], -1)

@@ -45,8 +45,6 @@ def rotate(
     interpolation_mode: str = "nearest",
 ) -> Tensor:
     """Turn [N, H, W, C] counter-clockwise by ``angle`` degrees around ``center`` (x, y), ``fill`` from outside."""
-    if expand or interpolation_mode not in ("nearest", "bilinear"):
-        raise TypeError(f"expand={expand}, interpolation_mode='{interpolation_mode}'")
     batch, height, width = input_tensor.shape[:3]
     center_x, center_y = center if center is not None else ((width - 1) / 2, (height - 1) / 2)
     sine = math.sin(math.radians(angle))
@@ -78,8 +76,8 @@ def grid_sample(
     and left of it, 16-bit integers where bfloat16 are expected, and the weights of the four pixels around; for
     ``nearest`` only row and column, -1 outside.
     """
-    if padding_mode != "zeros" or mode not in ("bilinear", "nearest"):
-        raise call.unsupported(f"mode='{mode}', padding_mode='{padding_mode}'")
+    if mode not in ("bilinear", "nearest"):
+        raise call.unsupported(f"mode='{mode}'")
     shape = tuple(call.outputs[0].shape)
 
     def sampled(image: Tensor, places: Tensor) -> Tensor:

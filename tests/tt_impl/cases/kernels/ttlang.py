@@ -252,6 +252,10 @@ def who_serves_ttl(t: Env) -> None:
                 else:
                     assert simulator.find() is None and module._FINDER.find_spec("ttl") is None
         assert module._FINDER.find_spec("ttl.math") is None
+    with patch.object(sys, "monitoring", None):
+        raises(simulator.Unavailable, simulator.load.__wrapped__, "need Python 3.12")
+    with patch.object(sys, "monitoring", SimpleNamespace(OPTIMIZER_ID=5, get_tool={5: "a profiler"}.get)):
+        raises(simulator.Unavailable, simulator.load.__wrapped__, "a profiler has the slot")
     told = simulator._DIAGNOSTICS
     assert told.SourceDiagnostic(["x = 1"], "f.py").format_error(3, 1, "wrong", "error") == "f.py:3: error: wrong"
     assert told.TTLangCompileError("wrong", "f.py", 3).format() == "f.py:3: wrong"
@@ -274,6 +278,31 @@ def who_serves_ttl(t: Env) -> None:
             sys.modules["ttl"] = served
 
 
+def _reader() -> Any:
+    """Make a kernel that reads a block, and writes none."""
+    import ttl
+
+    @ttl.operation(grid=(1, 1))
+    def reader(x):
+        x_dfb = ttl.make_dataflow_buffer_like(x, shape=(1, 1), block_count=2)
+
+        @ttl.datamovement()
+        def read():
+            with x_dfb.reserve() as x_blk:
+                ttl.copy(x[0, 0], x_blk).wait()
+
+        @ttl.compute()
+        def compute():
+            with x_dfb.wait():
+                pass
+
+        @ttl.datamovement()
+        def write():
+            pass
+
+    return reader
+
+
 def refused(t: Env) -> None:
     """Shapes that are not whole tiles, tensors on the host or in lists, dtypes without values, and wrong kernels."""
     from tt_impl.mock.storage.errors import ShadowError
@@ -287,6 +316,9 @@ def refused(t: Env) -> None:
     raises(ShadowError, lambda: kernel(x, [y], out), "inside its argument y")
     raises(ShadowError, lambda: kernel(x, ttnn.typecast(y, ttnn.int32), out), "INT32")
     raises(UserError, lambda: _scaled_sum(1.0, wait=False)(x, y, out), "refused by its simulator")
+    raises(UserError, lambda: _reader()(x), "writes none of its tensors")
+    with patch("tt_impl.mock.ttlang.kernels.installed", return_value=None):
+        raises(UserError, lambda: kernel(x, y, out), "in shadow_values()")
 
 
 def what_a_node_cannot_hold(t: Env) -> None:

@@ -10,6 +10,7 @@ import torch
 from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, collect, raises
 from tt_impl.mock.storage.errors import ShadowError
+from tt_impl.trace.intercept import uncaught
 
 
 def _pair(t: Env, first: Any, second: Any) -> Any:
@@ -38,6 +39,9 @@ def between_submeshes(t: Env) -> None:
     send(_put(t, values[0], first), sender)
     other = _put(t, torch.zeros(1, 1, 64, 64), second)
     raises(UserError, lambda: receive(other, receiver), "recv_async", "(1, 1, 32, 64)")
+    with uncaught():
+        elsewhere, _ = _pair(t, first, second)
+    raises(ShadowError, lambda: send(_put(t, values[0], first), elsewhere), "send_async", "create_socket_pair")
 
 
 def received_before_it_is_sent(t: Env) -> None:

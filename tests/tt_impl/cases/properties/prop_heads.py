@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.tt_impl.env import Env, collect
+from tests.tt_impl.env import Env, collect, raises
 from tests.tt_impl.properties import drawn, each, only, spread
 
 SHARES = st.sampled_from([(4, 4), (4, 2), (8, 1), (6, 3)])
@@ -126,15 +126,23 @@ def fixed_models(t: Env) -> None:
     t.check(rear, _heads(whole, 2, 192)[..., 128:])
 
 
-@drawn(4, heads=st.sampled_from([2, 4]), n=st.sampled_from([32, 64]))
-def pairs(t: Env, heads: int, n: int) -> None:
-    """Heads of pairs of tokens, split and joined again."""
-    experimental = t.ttnn.experimental
-    x = t.rand(1, n, n, 3 * heads * 32)
-    out = experimental.nlp_create_qkv_heads_boltz(t.put(x), num_heads=heads, transpose_k_heads=False)
-    q, k, v = (torch.stack([_head(x[0], i, first=part * heads * 32) for i in range(heads)]) for part in range(3))
-    for output, wanted in zip(out, (q, k, v), strict=True):
-        t.check(output, wanted)
+@drawn(6, heads=st.sampled_from([2, 4]), shared=st.sampled_from([1, 2]), n=st.sampled_from([32, 64]), apart=SOME)
+def pairs(t: Env, heads: int, shared: int, n: int, apart: bool) -> None:
+    """Heads of pairs of tokens, split and joined again; heads of K and V are ``shared``, and may come apart."""
+    from tt_impl.mock.storage.errors import RefusedOption
+
+    experimental, counts = t.ttnn.experimental, (heads, heads // shared, heads // shared)
+    split = experimental.nlp_create_qkv_heads_boltz
+    x = t.rand(1, n, n, sum(counts) * 32)
+    held = [t.put(part) for part in (x.split([heads * 32, x.shape[-1] - heads * 32], -1) if apart else (x,))]
+    how = dict(num_heads=heads, transpose_k_heads=False) | ({} if shared == 1 else {"num_kv_heads": counts[1]})
+    out = split(*held, **how)
+    first = (0, heads, heads + counts[1])
+    for output, start, count in zip(out, first, counts, strict=True):
+        t.check(output, torch.stack([_head(x[0], i, first=start * 32) for i in range(count)]))
+    raises(RefusedOption, lambda: split(*held, **how | {"transpose_k_heads": True}), "transpose_k_heads")
+    two = [t.put(t.rand(2, *tuple(part.shape)[1:])) for part in held]
+    raises(RefusedOption, lambda: split(*two, **how), "a batch")
     t.check(experimental.nlp_concat_heads_boltz(out[0]), x[..., : heads * 32])
 
 
@@ -181,18 +189,21 @@ def rotary_halves_turned(t: Env) -> None:
     )
 
 
-@drawn(4, users=st.sampled_from([1, 4, 8]), fused=SOME)
-def rotary_of_users(t: Env, users: int, fused: bool) -> None:
-    """One token of every user by its own angle: by halves, or neighbours of Q and K in one operation."""
+@drawn(6, users=st.sampled_from([1, 4, 8]), rows=st.sampled_from([1, 32]), fused=SOME)
+def rotary_of_users(t: Env, users: int, rows: int, fused: bool) -> None:
+    """One token of every user by its own angle: by halves, or neighbours of Q and K in one operation.
+
+    Of ``rows`` of angles that a user has, the first is used.
+    """
     ttnn, size, heads = t.ttnn, 64, 8
     config = _on_users(t, users, 32, size)
     if not fused:
-        cos, sin = (torch.cat([c, c], -1) for c in _angles(t, 1, users, 1, size // 2))
+        cos, sin = (torch.cat([c, c], -1) for c in _angles(t, 1, users, rows, size // 2))
         x = t.rand(1, users, heads, size)
         held = [ttnn.to_memory_config(t.put(v), config) for v in (x, cos, sin)]
         out = ttnn.experimental.rotary_embedding_hf(*held, is_decode_mode=True)
         for value in t.shadow.values(out):
-            torch.testing.assert_close(value, _turned(x, cos, sin), rtol=2**-6, atol=2**-6)
+            torch.testing.assert_close(value, _turned(x, cos[:, :, :1], sin[:, :, :1]), rtol=2**-6, atol=2**-6)
         return
     half = _angles(t, 1, 2 * users, 1, size // 2)
     cos, sin = (c.repeat_interleave(2, -1).expand(-1, -1, 32, -1).contiguous() for c in half)

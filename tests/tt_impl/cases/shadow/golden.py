@@ -116,6 +116,11 @@ def functions_of_all_kinds(t: Env) -> None:
     raises(ShadowError, lambda: answer(lambda x: x[..., :32]), "(1, 1, 32, 32)")
     raises(ShadowError, lambda: answer(lambda x: x.to(torch.complex64)), "complex numbers")
     raises(ShadowError, lambda: answer(lambda x: x + torch.ones(7)), "fails with RuntimeError")
+    told = t.ttnn.decorators.set_golden_comparison_config
+    some = torch.arange(value.numel()).reshape(value.shape) > 0
+    for how in ({"method": "skip"}, {"method": "allclose", "mask": some}):
+        raises(ShadowError, lambda how=how: answer(lambda x: told(x, scope="all", **how)), "know the whole result")
+    assert torch.equal(answer(lambda x: told(x, method="allclose", scope="all", mask=some | True)), 2 * value)
 
 
 def denied(t: Env) -> None:
