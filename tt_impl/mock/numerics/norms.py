@@ -263,7 +263,7 @@ def _shares(kernel: Kernel, groups: int) -> tuple[int, int | None]:
     if blocks == -1:
         values = pixels * channels // (BLOCK_OF_GROUP_NORM * columns * rows)
         blocks = 1 << (min(max(values, 1), 256) - 1).bit_length()
-    return max(1, rows // batch), blocks or 1
+    return -(-rows // batch), blocks or 1
 
 
 computing("group_norm", "experimental.dit_fused_distributed_groupnorm", normed=group_normed)

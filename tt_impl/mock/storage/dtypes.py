@@ -59,9 +59,9 @@ def _packed(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
     width = value.shape[-1]
     blocks = F.pad(value, (0, -width % BLOCK)).unflatten(-1, (-1, BLOCK))
     shared = blocks.abs().amax(-1, keepdim=True).view(torch.int32) >> 23  # the exponent, 127 more than it is
-    known = shared > 6  # of a block of numbers below 2**-120 nothing stays
-    step = torch.where(known, shared - 6 << 23, 0).view(torch.float32)
-    exact = blocks * torch.where(known, 260 - shared << 23, 0).view(torch.float32)  # in steps, by a power of two
+    shared.clamp_(min=6)  # below 2**-120 a step is 0, and nothing stays
+    step = (shared - 6 << 23).view(torch.float32)
+    exact = blocks * (260 - shared << 23).view(torch.float32)  # in steps, by a power of two
     steps = exact.abs_().floor()
     steps.add_(exact.sub_(steps) >= 0.5).clamp_(max=2**7 - 1)
     if dtype == ttnn.bfloat4_b:

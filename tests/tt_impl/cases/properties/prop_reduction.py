@@ -77,6 +77,7 @@ def scalars(t: Env) -> None:
     t.check(ttnn.max(t.put(x), dim=-1, scalar=2.0), x.amax(-1) * 2)
     t.check(ttnn.var(t.put(x), dim=-1, scalar=3.0), x.var(-1) * 9)
     t.check(ttnn.sum(t.put(x), dim=[]), x.sum())
+    t.check(ttnn.sum(t.put(torch.tensor(3.0)), scalar=-0.5), torch.tensor(-1.5))
     raises(RefusedOption, lambda: ttnn.max(t.put(x), dim=-1, scalar=-1.0), "negative scalar")
 
 

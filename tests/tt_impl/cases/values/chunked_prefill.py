@@ -43,9 +43,8 @@ def a_chunk_into_its_slabs(t: Env) -> None:
         if before == 256:  # both numbers as tensors, which come first then
             out = update(cache, new, _number(t, 1), _number(t, before), 1, LAYERS, axis)
         else:
-            out = update(
-                cache, new, slot_idx=1, layer_idx=1, num_layers=LAYERS, kv_actual_global=before, cluster_axis=axis
-            )
+            rest = dict(layer_idx=1, num_layers=LAYERS, kv_actual_global=before, cluster_axis=axis)
+            out = update(cache, new, 1, **rest) if before == 128 else update(cache, new, slot_idx=1, **rest)
         wanted = [part.clone() for part in parts]
         for device, part in enumerate(wanted):
             for number, (_, row) in enumerate(_rows_of(before, _place(t, axis, device), t.shape[axis])):

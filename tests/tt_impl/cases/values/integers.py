@@ -152,10 +152,10 @@ def block_floats_at_their_ends(t: Env) -> None:
     from tt_impl.mock.storage.dtypes import round_to
 
     ttnn = t.ttnn
-    tiny = torch.tensor([2.0**-120, 2.0**-121, 0.0])[:, None].expand(3, 16).contiguous()
+    tiny = torch.tensor([2.0**-120, 2.0**-121, 2.0**-122, 0.0])[:, None].expand(4, 16).contiguous()
     for value in (tiny, tiny.bfloat16(), tiny.double()):
         kept = round_to(value, ttnn.bfloat8_b)
-        assert kept.dtype == torch.bfloat16 and torch.equal(kept, tiny.bfloat16() * torch.tensor([[1], [0], [0]]))
+        assert kept.dtype == torch.bfloat16 and torch.equal(kept, tiny.bfloat16() * torch.tensor([[1], [0], [0], [0]]))
     value = torch.linspace(1, 2, 32).expand(32, 32).contiguous()
     value[1, 3] = float("inf")
     for dtype in (ttnn.bfloat8_b, ttnn.bfloat4_b):
