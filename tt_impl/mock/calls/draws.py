@@ -78,8 +78,8 @@ def _bernoulli(shadow: ProgramValues, call: Invocation) -> Any:
     arguments = call.named("input", "seed")
     chances = shadow.store.read(arguments["input"], call.name)
     result = call.proceed()
-    drawn = torch.rand(chances.shape, generator=_generator(shadow, call, arguments.get("seed")))
-    return shadow.emulate(result, [drawn < chance for chance in chances], call.name)
+    drawn = [torch.bernoulli(chance, generator=_generator(shadow, call, arguments.get("seed"))) for chance in chances]
+    return shadow.emulate(result, drawn, call.name)
 
 
 def _dropout(shadow: ProgramValues, call: Invocation) -> Any:

@@ -22,12 +22,11 @@ def add_to(namespace: Any) -> None:
     broadcast_to = block.broadcast
     fill_with = block.fill
 
-    def make_dataflow_buffer_like(
-        tensor: Any, shape: tuple[int, ...], block_count: int | None = None, buffer_factor: int | None = None
-    ) -> Any:
+    def make_dataflow_buffer_like(*args: Any, buffer_factor: int | None = None, **named: Any) -> Any:
         if buffer_factor is not None:
             USED["ttl.make_dataflow_buffer_like(buffer_factor=)"] += 1
-        return make_buffer(tensor, shape=shape, block_count=block_count or buffer_factor or 2)
+            named["block_count"] = buffer_factor
+        return make_buffer(*args, **named)
 
     def reduction(name: str) -> Callable[..., Any]:
         reduce_to = getattr(math, name)

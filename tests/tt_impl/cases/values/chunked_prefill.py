@@ -54,18 +54,23 @@ def a_chunk_into_its_slabs(t: Env) -> None:
 
 
 def tokens_that_are_none(t: Env) -> None:
+    for valid in (330, 257):
+        _clear_behind(t, valid)
+
+
+def _clear_behind(t: Env, valid: int) -> None:
     """Positions behind the last token are cleared up to the next multiple of 128, or not written to begin with."""
     prefill = t.ttnn.experimental.deepseek_prefill
     cache, parts = spread(t, LAYERS, 1, ROWS, WIDTH)
     out = prefill.zero_padded_kv_cache(
-        cache, slot_idx=0, layer_idx=1, num_layers=LAYERS, valid_global=330, chunk_size_global=4 * CHUNK,
+        cache, slot_idx=0, layer_idx=1, num_layers=LAYERS, valid_global=valid, chunk_size_global=4 * CHUNK,
         cluster_axis=1, pad_align=128,
     )  # fmt: skip
     wanted = [part.clone() for part in parts]
     for device, part in enumerate(wanted):
         for row in range(ROWS):
             position = row // CHUNK * 4 * CHUNK + device % 4 * CHUNK + row % CHUNK
-            if 330 <= position < 384:
+            if valid <= position < 384:
                 part[1, 0, row] = 0
     t.check(out, wanted)
     out = prefill.zero_padded_kv_cache(
