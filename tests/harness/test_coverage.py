@@ -94,3 +94,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.exit_code == 1 and "`ttnn.generic_op` | none" in done.stdout
     with pytest.raises(UserError, match="there is no"):
         coverage([tmp_path / "nowhere"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"^there is no Python file; name some, or folders with some\.$"):
+        coverage([tmp_path / "empty"])

@@ -203,6 +203,8 @@ def test_sentences_and_figures() -> None:
     assert (rows[0].error, rows[0].pcc, len(rows)) == (0.0, pytest.approx(1.0), 2)
     assert judged(*right, taps={"b": "op1", "c": "program.py:2"})[0] == "ok0 ok1 ok2 ok3"
     assert judged(*right, taps={"b": "op2"})[0] == "ok0 OUT OF LINE2"
+    with pytest.raises(UserError, match=r"^no operation 'op1' gives as many elements as layer b; tap another one\.$"):
+        judged(A, B[:1], C, D, taps={"a": "op0", "b": "op1"})
 
 
 @pytest.mark.parametrize(

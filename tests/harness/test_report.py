@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -252,9 +253,25 @@ def test_index_over_all_programs(measured: dict[str, Any]) -> None:
 
 
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text('{"schema": 7, "operations": []}')
-    with pytest.raises(UserError, match="no report of schema 1"):
-        index.load(tmp_path / "x.json")
+    path = tmp_path / "x.json"
+    for text in ('{"schema": 7, "operations": []}', '{"schema": 1}', '[{"schema": 1, "operations": []}]'):
+        path.write_text(text)
+        with pytest.raises(
+            UserError, match=r"x.json' is no report of schema 1; write it again with ttnn_report=DIR\.$"
+        ):
+            index.load(path)
+    path.write_text("{")
+    for bad, why in ((path, "Expecting property name"), (tmp_path / "nowhere", r"\[Errno 2\] No such file")):
+        with pytest.raises(UserError, match=rf"{bad.name}' is no report: {why}.*; ttnn_report=DIR writes them\.$"):
+            index.load(bad)
+
+
+@pytest.mark.skipif(not HAS_TTNN, reason=REASON)
+def test_a_program_that_was_not_metered_has_no_report() -> None:
+    from tt_impl.harness.reports.write import content
+
+    with pytest.raises(UserError, match=r"^a report needs a program watched with report=True; "):
+        content(cast("Any", SimpleNamespace(meter=None)), "program", None)
 
 
 @pytest.mark.skipif(not HAS_TTNN, reason=REASON)

@@ -87,7 +87,7 @@ class LastOperation:
 
     def read(self) -> str:
         """Return the last text noted here or in a forked process; empty if there was none."""
-        data = self._memory[: self._SIZE]
+        data = self._memory[:]
         return data[: data.index(b"\0")].decode("utf-8", "replace")
 
 
