@@ -25,8 +25,8 @@ PLAIN: dict[str, Any] = {
 }  # fmt: skip
 NOTHING: dict[str, Any] = {
     "id": "x.py", "outcome": "passed", "category": "no-device", "seconds": 0.0, "mesh": "n300", "ops": {},
-    "fallbacks": {}, "emulated": {}, "numerics": {}, "values": True, "op": "", "missing": "", "message": "", "where": "",
-    "findings": [], "memory": {}, "report": "", "unreported": "",
+    "fallbacks": {}, "emulated": {}, "numerics": {}, "values": True, "op": "", "missing": "", "message": "",
+    "where": "", "findings": [], "memory": {}, "report": "", "unreported": "",
 }  # fmt: skip
 """What is told of a program that did nothing."""
 STRICT = SimpleNamespace(failing=lambda findings, allowed: [one for one in findings if one not in allowed])
@@ -41,7 +41,7 @@ def raising(error: BaseException) -> Any:
 
 
 def inside(monkeypatch: pytest.MonkeyPatch, execute: Any, options: dict[str, Any], **seen: Any) -> Any:
-    """Run a program that does ``execute`` in a session that has ``seen`` something; return the verdict and the steps."""
+    """Run a program that does ``execute`` in a session that has ``seen`` something; return the verdict and steps."""
     steps: list[Any] = []
     log = SimpleNamespace(ended_by=lambda error: steps.append(("ended by", error)))
     shadow = SimpleNamespace(emulated={"ttnn.rand": 1} if seen else {})
@@ -123,7 +123,8 @@ def test_what_is_done_around_a_program(stdin: bool, name: str, monkeypatch: pyte
     error = ValueError("no")
     _, steps, of = inside(monkeypatch, raising(error), options | {"stdin": stdin}, findings=["a"])
     assert steps == [
-        ("enter", "n300"), (4, False), ("dup2", 2, 1), ("watched", True, True, print, {"numerics": "off", "values": False}),
+        ("enter", "n300"), (4, False), ("dup2", 2, 1),
+        ("watched", True, True, print, {"numerics": "off", "values": False}),
         ("ended by", error), ("shown", error), ("written", Path("to"), name, of, ["a"]),
     ]  # fmt: skip
 
