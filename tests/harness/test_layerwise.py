@@ -380,6 +380,54 @@ def test_results_that_can_be_put_beside_layers() -> None:
         assert results[0].is_called(name) == called
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_results_of_calls_on_devices(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of calls that took tensors, those that still lie on devices; by the shadow that is there, else by a new one."""
+    from contextlib import contextmanager
+    from types import SimpleNamespace
+
+    from tt_impl.harness.comparison import taps
+
+    shadows = {"old": SimpleNamespace(values=lambda one: [A]), "new": SimpleNamespace(values=lambda one: [B])}
+    log = SimpleNamespace(events=[])
+    handlers: list[Any] = []
+
+    @contextmanager
+    def intercepted(handler: Any, first: bool) -> Any:
+        handlers.append((handler, first))
+        yield
+        handlers.pop()
+
+    @contextmanager
+    def shadow_values() -> Any:
+        yield shadows["new"]
+
+    def made(number: int, on_device: bool = True, allocated: bool = True) -> Any:
+        mesh = SimpleNamespace(shape=(1, number)) if on_device else None
+        return SimpleNamespace(device=lambda: mesh, is_allocated=lambda: allocated)
+
+    def program(x: Any, y: Any) -> Any:
+        assert [first for _, first in handlers] == [True, True] and handlers[1][0] is log
+        for number, (inputs, outcome) in enumerate(
+            (([], [made(1)]), ([1], [made(2), made(3, allocated=False), made(4, False), made(5)]), ([1], []))
+        ):
+            log.events.append(SimpleNamespace(inputs=inputs, op=f"ttnn.op{number}", where=f"a.py:{number}"))
+            call = SimpleNamespace(proceed=lambda outcome=outcome: outcome)
+            assert handlers[0][0](call) is outcome
+        return x, y
+
+    monkeypatch.setattr(taps, "installed", lambda kind: shadows["old"] if there and kind is taps.Shadow else None)
+    monkeypatch.setattr(taps, "shadow_values", shadow_values)
+    monkeypatch.setattr(taps, "EventLog", lambda shadow: log if shadow is shadows["old" if there else "new"] else None)
+    monkeypatch.setattr(taps, "intercepted", intercepted)
+    monkeypatch.setattr(taps, "on_device", lambda one: one.device() is not None)
+    monkeypatch.setattr(taps, "tensors_in", lambda outcome: outcome)
+    results, returned = taps.results_of(program, (3, 4))
+    value = [A if there else B]
+    assert results == [taps.Result("ttnn.op1", "a.py:1", value, (1, number)) for number in (2, 5)]
+    assert returned == (3, 4) and handlers == []
+
+
 def test_what_is_returned_has_the_elements_of_the_module_s_result(monkeypatch: pytest.MonkeyPatch) -> None:
     from tt_impl.harness.comparison import layerwise
     from tt_impl.harness.comparison.taps import Result

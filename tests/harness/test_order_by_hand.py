@@ -74,6 +74,7 @@ def line(used: list[Any]) -> str:
     """Write when, by which call, which buffer is used as what; its bytes, call and path are the same everywhere."""
     writes, buffer, low, high, op, number, path, peer, channel, begin, end = used
     assert (low, high, path) == (0, 1, "") and (op == "allocation") == (number < 0) and op
+    assert peer is not None or channel == 0
     what = f"buffer {buffer}" if peer is None else f"{'-' if buffer is None else buffer}, {peer} by {channel}"
     return f"{begin}-{end} #{number} {'writes' if writes else 'reads'} {what}"
 

@@ -56,6 +56,8 @@ def test_options_of_the_plugin() -> None:
         "ttnn_mock": None, "ttnn_mock_sample": 0, "ttnn_mock_cases": 0, "ttnn_mock_seed": "0", "ttnn_mock_strict": None,
         "ttnn_mock_weights": "",
     }  # fmt: skip
+    settings = {name: how[1:] for name, how in parser._inidict.items()}
+    assert settings == {"ttnn_mock_strict": ("string", ""), "ttnn_mock_numerics": ("string", "off")}
     words = ["--ttnn-mock=n150", "--ttnn-mock-fallback", "--ttnn-mock-sample=2", "--ttnn-mock-timeout=5"]
     given = parser.parse_known_args([*words, "--ttnn-mock-strict", "--ttnn-mock-isolate=none"])
     found = given.ttnn_mock, given.ttnn_mock_fallback, given.ttnn_mock_sample, given.ttnn_mock_timeout

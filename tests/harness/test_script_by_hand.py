@@ -18,6 +18,7 @@ from tt_impl.harness.checks import find
 from tt_impl.harness.pytest import isolation, verdicts
 from tt_impl.harness.reports import write
 from tt_impl.harness.watch import session
+from tt_impl.mock.storage.errors import MissingRule
 
 PLAIN: dict[str, Any] = {
     "mesh": "n300", "fallback": False, "report": None, "quiet_stdout": False, "strict": None, "allowed": (),
@@ -85,6 +86,20 @@ def inside(monkeypatch: pytest.MonkeyPatch, execute: Any, options: dict[str, Any
         (raising(SystemExit(0)), {}, {"unknown": ["a"]}, {"outcome": "failed", "category": "caught", "message": "a"}),
         (raising(ValueError("no")), {}, {}, {"outcome": "failed", "category": "error", "message": "no"}),
         (raising(AssertionError("no")), {}, {}, {"outcome": "failed", "category": "assertion", "message": "no"}),
+        (
+            raising(MissingRule("ttnn.x")), {}, {"unknown": ["ttnn.x"]},
+            {
+                "outcome": "failed", "category": "rule", "op": "ttnn.x", "missing": "ttnn.x",
+                "message": "ttnn.x has no shadow rule.",
+            },
+        ),
+        (
+            raising(UserError("ttnn.x uses a tensor that is gone.")), {}, {},
+            {
+                "outcome": "failed", "category": "refused", "op": "ttnn.x",
+                "message": "ttnn.x uses a tensor that is gone.",
+            },
+        ),
         (
             raising(AssertionError("no")), {"values": False}, {},
             {"outcome": "skipped", "category": "unjudged", "message": "no"},
