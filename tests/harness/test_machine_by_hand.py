@@ -64,6 +64,34 @@ def test_a_child_that_somebody_else_has_waited_for(monkeypatch: pytest.MonkeyPat
     assert child._end() == 0 and killed[2:] == [(123, 0)]
 
 
+@pytest.mark.parametrize(
+    ("parts", "timeout_s", "answer", "limits"),
+    [
+        ([b"a", b"b\n"], 5.0, b"ab\n", [5.0, 3.5]),
+        ([b"a", b"b", b"c", b"d", TimeoutError()], 5.0, None, [5.0, 3.5, 2.0, 0.5, 0.01]),
+        ([b"a", b""], None, b"a", [None, None]),
+    ],
+)
+def test_how_long_an_answer_is_waited_for(
+    parts: list[Any], timeout_s: Any, answer: Any, limits: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All parts of it together; each comes a second and a half after the one before."""
+    clock = [100.0]
+    asked: list[Any] = []
+
+    def receive(size: int) -> bytes:
+        clock[0] += 1.5
+        part = parts[len(asked) - 1]
+        if isinstance(part, Exception):
+            raise part
+        return part
+
+    monkeypatch.setattr(isolation.time, "monotonic", lambda: clock[0])
+    line = SimpleNamespace(settimeout=asked.append, recv=receive)
+    child: Any = isolation.Child((), 123, line, SimpleNamespace(), 0)
+    assert child._read(timeout_s) == answer and asked == limits
+
+
 def test_questions_are_asked_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once each, until they may be asked here; an answer that is one of an enum's is one again."""
     asked: list[str] = []
