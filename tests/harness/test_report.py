@@ -326,3 +326,58 @@ def test_the_index_of_a_run_has_its_programs_only(measured: dict[str, Any], tmp_
     shown = markdown.index([row | {"unknown_layouts": 2}])
     assert f"| at least {row['l1_peak_bytes'] / 1024:.1f} |" in shown
     assert "at least" not in (tmp_path / "index.md").read_text(encoding="utf-8")
+
+
+def made_up() -> dict[str, Any]:
+    """A report with something of everything, and with more launches than are shown."""
+    peak = {"bytes": 3 << 20, "bytes_per_bank": 2048, "op": "ttnn.add", "where": "a.py:3"}
+    live = {"op": "ttnn.exp", "where": "a.py:4", "shape": [1, 32], "dtype": "BFLOAT16", "count": 2}
+    holes = {"share": 0.125, "smallest_largest_free_per_bank": 5120}
+    usage = {"banks": 12, "bank_bytes": 9216, "end_bytes_per_bank": 1024, "fragmentation": holes, "with_programs": peak}
+    full = usage | {"peak": peak | {"live": [live | {"bytes_per_bank": 4096}]}}
+    empty = usage | {"peak": peak | {"live": []}}
+    launch = {"op": "ttnn.add", "device_op": "Binary", "where": "a.py:3", "bound": "dram"}
+    times = [{"low_ns": 1000.0 * i, "ns": 2000.0 * i, "high_ns": 4000.0 * i} for i in range(1, 18)]
+    launches = [launch | {"where": f"a.py:{i}"} | time for i, time in enumerate(times)]
+    collective = {"op": "ttnn.all_gather", "where": "a.py:7", "collective": "all_gather", "axis": 1, "bytes": 64}
+    ended = {
+        "sentence": "this run ended out of memory.", "memory": "L1", "memories": {}, "advice": ["free it."],
+        "traces": [], "kernel_binaries": {"programs": 0},
+    }  # fmt: skip
+    return {
+        "name": "program", "operations": [0] * 3, "values": False, "fallbacks": {"ttnn.x": 2, "ttnn.y": 1},
+        "meshes": [{"shape": [2, 4], "arch": "wormhole_b0"}, {"shape": [1, 1], "arch": "blackhole"}],
+        "numerics": {"level": "fast", "rounded": {"ttnn.add": 2}, "once": {}},
+        "findings": [{"kind": "leak", "sentence": "a.py:3 leaks."}, {"kind": "freed", "sentence": "it is gone."}],
+        "cost": {
+            "ns": 2500.0, "low_ns": 1500.0, "high_ns": 3500.0, "source": "a model", "priced": 17, "launches": 19,
+            "unpriced": [{"device_op": "Other", "count": 2, "reason": "no formula"}],
+        },
+        "launches": [*launches, launches[3], launch | {"unpriced": "no formula"}],
+        "memory": {
+            "meshes": [
+                {"mesh": 0, "devices": [0, 1, 2], "DRAM": full, "L1": empty, "L1_SMALL": empty},
+                {"mesh": 1, "devices": [0, 2], "DRAM": empty, "L1": full},
+                {"mesh": 2, "devices": [5]},
+            ],
+            "ended": ended, "unknown_layouts": 3, "traces": ["one lives.", "another lives."],
+            "kernel_binaries": {"programs": 2, "bytes": 3 << 20, "source": "an estimate"},
+        },
+        "collectives": [collective | {"topology": "Ring", "links": 2}, collective | {"axis": None}],
+    }  # fmt: skip
+
+
+def test_made_up_reports_word_for_word() -> None:
+    report = made_up()
+    nothing = {"ended": None, "unknown_layouts": 0, "traces": [], "kernel_binaries": {"programs": 0}, "meshes": []}
+    plain = report | {
+        "meshes": [], "numerics": {}, "values": True, "fallbacks": {}, "findings": [], "launches": [],
+        "collectives": [], "memory": nothing, "cost": report["cost"] | {"unpriced": []},
+    }  # fmt: skip
+    row = {
+        "name": "program", "file": "a.json", "operations": 3, "collectives": 2, "ns": [1500.0, 2500.0, 3500.0],
+        "unpriced": 2, "dram_peak_bytes": 3 << 20, "l1_peak_bytes": 2048, "unknown_layouts": 1,
+        "findings": {"leak": 2, "freed": 1},
+    }  # fmt: skip
+    rows = [row, row | {"findings": {}, "unknown_layouts": 0}]
+    words.check("markdown.txt", markdown.program(report) + markdown.program(plain) + markdown.index(rows))
