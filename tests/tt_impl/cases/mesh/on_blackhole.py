@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -10,7 +11,7 @@ from benchmarks import drafter
 from refsim.numerics.composites import Compute, attention, elementwise, norms
 from tests.tt_impl.cases.shadow.numerics import _config, _rounds, _same
 from tests.tt_impl.cases.values import fused_heads
-from tests.tt_impl.env import Env, collect
+from tests.tt_impl.env import Env, collect, raises
 from tests.tt_impl.properties import spread
 
 
@@ -86,16 +87,22 @@ def joined_heads(t: Env) -> None:
 
 def every_expert_its_region(t: Env) -> None:
     """Two experts of a device, numbers 1 and 0: 40 rows from 64 on, then 64 rows from 0 on; behind them is nothing."""
+    from tt_impl.mock.storage.errors import RefusedOption
+
     buffer = t.put(t.rand(256, 128), dtype="bfloat8_b")
     rows = t.shadow.values(buffer)[0]
     placed = [[t.put(t.rand(128, 128, scale=0.1), dtype="bfloat4_b") for _ in range(3)] for _ in range(2)]
     experts = [[t.shadow.values(weight)[0] for weight in expert] for expert in placed]
     numbers = ([[0, 64]], [[64, 40]], [[1, 0]])
     flat = dict(dtype="uint32", layout="ROW_MAJOR")
-    out = t.ttnn.experimental.deepseek_prefill.unified_routed_expert_moe(
-        buffer, *(t.put(torch.tensor(x, dtype=torch.int32), **flat) for x in numbers),
+    made = partial(
+        t.ttnn.experimental.deepseek_prefill.unified_routed_expert_moe, buffer,
+        *(t.put(torch.tensor(x, dtype=torch.int32), **flat) for x in numbers),
         *([expert[which] for expert in placed] for which in range(3)), max_dispatched_tokens_per_expert=128,
     )  # fmt: skip
+    activations = t.ttnn.RoutedExpertActivation
+    raises(RefusedOption, lambda: made(activation=activations.SwiGluOai), "the activation", "not documented")
+    out = made(activation=activations.Silu)
     wanted = torch.full_like(rows, float("nan"))
     for region, (gate, up, down) in zip((slice(64, 128), slice(0, 64)), experts, strict=True):
         x = rows[region]

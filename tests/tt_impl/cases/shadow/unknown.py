@@ -308,12 +308,17 @@ def _refuses(call: Call, *_: Any) -> Any:
 
 
 def rows_of_a_ring(t: Env) -> None:
+    from tt_impl.mock.storage.values import Shards
+
     q, attention = t.put(t.rand(1, 2, 256, 64)), "ring_distributed_scaled_dot_product_attention"
     operation, config = getattr(t.ttnn.transformer, attention), t.sdpa_config()
     asked = functools.partial(operation, q, q, q, ring_size=4, ring_id=0, program_config=config)
     ring = _asked(t, f"transformer.{attention}", asked)
     ring.refuses("no ring_id, with a ring of 4 on a mesh of 2x4", ring_id=None)
     ring.rule_refuses("no ring_id, with a ring of 8 on a mesh of 2x4", ring_size=8, ring_id=None)
+    line = replace(ring, args=(Shards(ring.args[0].stored, (1, 2, 256, 64), (1, 8)), *ring.args[1:]))
+    line.rule_refuses("no ring_id, with a ring of 4 on a mesh of 1x8", ring_id=None)
+    line.answer(ring_size=8, ring_id=None)
 
 
 CASES = collect(globals())
