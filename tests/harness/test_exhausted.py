@@ -150,7 +150,7 @@ def test_what_to_free_first(uses: list[int], bank: int, size: int, said: str) ->
             "in op at line: the circular buffers of its program end at 900.0 KiB of a core's L1 and would have to end "
             "at 800.0 KiB; tensors have 100.0 KiB of L1, on every device of the 1x2 mesh.",
             [
-                "the largest owner is (no tensor) at  with 50.0 KiB of a core.",
+                "the largest owner is (no tensor) with 50.0 KiB of a core.",
                 "tensors need not be in L1: memory_config=ttnn.DRAM_MEMORY_CONFIG places them in DRAM.",
             ],
         ),

@@ -126,6 +126,7 @@ def test_a_machine_is_prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     done: list[Any] = []
     threads: list[int] = []
     monkeypatch.delenv("ARCH_NAME", raising=False)
+    monkeypatch.setattr(machine, "ttnn_package", lambda: done.append("package"))
     monkeypatch.setattr(machine.environment, "make_folder", lambda: tmp_path)
     monkeypatch.setattr(machine.environment, "share_runtime_root", lambda folder: done.append(("root", folder)))
     for name in ("keep_temporary_files", "point_at", "prepare"):
@@ -142,7 +143,7 @@ def test_a_machine_is_prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         monkeypatch.setattr(machine, "_machine", machine._Machine())
         assert not machine.is_prepared() and not machine._machine.opened
         machine.prepare(mesh)
-        begin = [machine.say_no_more, ("root", tmp_path), ("keep_temporary_files", tmp_path)]
+        begin = ["package", machine.say_no_more, ("root", tmp_path), ("keep_temporary_files", tmp_path)]
         assert done == [*begin, (how, machine.get_mesh(of), tmp_path), *ends, *["elsewhere"] * (mesh == "auto")]
         assert machine._machine == machine._Machine(mesh, tmp_path, 5) and machine.is_prepared()
     assert threads == [1, 1] and machine.os.environ["ARCH_NAME"] == "wormhole_b0"

@@ -166,7 +166,8 @@ def advice(record: Exhausted) -> list[str]:
         text.insert(0, _joined(state, record, size))
     elif not text and groups:
         first = groups[0][-1]
-        text.append(f"the largest owner is {first.op} at {first.where} with {size(_bytes(groups[0]))}.")
+        where = f" at {first.where}" if first.where else ""
+        text.append(f"the largest owner is {first.op}{where} with {size(_bytes(groups[0]))}.")
     if record.memory == "L1" and groups:
         text.append("tensors need not be in L1: memory_config=ttnn.DRAM_MEMORY_CONFIG places them in DRAM.")
     return text
