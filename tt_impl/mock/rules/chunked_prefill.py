@@ -46,9 +46,7 @@ def _number(value: Any) -> int:
 
 def _places(x: Shards, cluster_axis: int | None) -> tuple[list[int], int]:
     """Return every device's place along an axis, and how many there are."""
-    groups = x.groups(cluster_axis)
-    places = {device: place for group in groups for place, device in enumerate(group)}
-    return [places[device] for device in range(len(x))], len(groups[0])
+    return x.places(cluster_axis), x.ring_size(cluster_axis)
 
 
 def _named(call: Call, args: tuple, named: dict[str, Any], words: str, of_tensors: str) -> dict[str, Any]:

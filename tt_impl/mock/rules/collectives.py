@@ -158,7 +158,7 @@ def all_reduce(
 def all_broadcast(call: Call, input_tensor: Shards, *, cluster_axis: int | None = None) -> tuple[list[Tensor], ...]:
     """Return an output per rank of the axis: what that rank held."""
     groups = input_tensor.groups(cluster_axis)
-    return tuple(sent(input_tensor, groups, place) for place in range(len(groups[0])))
+    return tuple(sent(input_tensor, groups, place) for place in range(input_tensor.ring_size(cluster_axis)))
 
 
 @across("mesh_partition")

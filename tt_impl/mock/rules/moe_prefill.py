@@ -87,8 +87,8 @@ def dispatch(
     if fp8_output or fp8_scaled_input or metadata_len != 3:
         raise call.unsupported("values in fp8, and metadata of more than device, token and choice")
     groups = _along(call, input_tensor, cluster_axis)
-    if dispatch_group_size != len(groups[0]):
-        raise call.unsupported(f"a group of {dispatch_group_size} on an axis of {len(groups[0])} devices")
+    if dispatch_group_size != (devices := input_tensor.ring_size(cluster_axis)):
+        raise call.unsupported(f"a group of {dispatch_group_size} on an axis of {devices} devices")
     rows = max_dispatch_buffer_token_size
     buffers = [nobodys((1, 1, rows, input_tensor.shape[-1])) for _ in input_tensor]
     origins = [torch.full((1, 1, rows, metadata_len), -1) for _ in input_tensor]
@@ -127,7 +127,7 @@ def combine(
 ) -> list[Tensor]:
     """Send rows [1, 1, T, H] back to where they are from: [1, 1, S, K, H], 0 (or nobody's) for experts elsewhere."""
     groups = _along(call, dispatched_buffer, cluster_axis)
-    if use_fp8_combine or dispatch_group_size != len(groups[0]):
+    if use_fp8_combine or dispatch_group_size != dispatched_buffer.ring_size(cluster_axis):
         raise call.unsupported("values in fp8, or a group that is not all devices of an axis")
     shape = (1, 1, seq_len_per_chip, num_experts_per_tok, dispatched_buffer.shape[-1])
     results = [torch.zeros(shape) if init_zeros else nobodys(shape) for _ in dispatched_buffer]

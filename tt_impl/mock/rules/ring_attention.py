@@ -108,15 +108,8 @@ def _attention(
     """Return attention of Q, K and V; one by steps is told where shards begin, and the ranks are another argument."""
     if attend_by_steps is None:
         return (partial(attend, scale=scale),)
-    groups = k.groups(axis)
-    rows = [min(place * k.shape[2], tokens) for place in range(len(groups[0]) + 1)]
-    return partial(attend_by_steps, rows=rows, scale=scale), _ranks(groups)
-
-
-def _ranks(groups: list[list[int]]) -> list[int]:
-    """Return the place of every device in its group."""
-    places = {device: place for group in groups for place, device in enumerate(group)}
-    return [places[device] for device in sorted(places)]
+    rows = [min(place * k.shape[2], tokens) for place in range(k.ring_size(axis) + 1)]
+    return partial(attend_by_steps, rows=rows, scale=scale), k.places(axis)
 
 
 def _left_over(call: Call, devices: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -130,9 +123,8 @@ def _causal(
     by_rank: tuple,
 ) -> list[Tensor]:  # fmt: skip
     """Attend to the tokens up to each; balanced, a device has one stretch from the front and one from the rear."""
-    groups = q.groups(axis)
-    ranks = _ranks(groups)
-    size = len(groups[0])
+    ranks = q.places(axis)
+    size = q.ring_size(axis)
     places = [stretches(rank, size, q.shape[2], balanced) for rank in range(size)]
     columns = torch.cat(places)
     attend, *by_steps = by_rank

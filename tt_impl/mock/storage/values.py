@@ -76,6 +76,15 @@ class Shards(Sequence):
             return [[row * columns + column for column in range(columns)] for row in range(rows)]
         return [[row * columns + column for row in range(rows)] for column in range(columns)]
 
+    def ring_size(self, cluster_axis: int | None) -> int:
+        """Return how many devices each of these groups has."""
+        return len(self) if cluster_axis is None else self.mesh_shape[cluster_axis]
+
+    def places(self, cluster_axis: int | None) -> list[int]:
+        """Return the place of every device in its group."""
+        places = {device: place for group in self.groups(cluster_axis) for place, device in enumerate(group)}
+        return [places[device] for device in range(len(self))]
+
 
 @dataclass
 class Store:
