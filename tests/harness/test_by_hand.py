@@ -207,6 +207,15 @@ def test_owners_and_holes() -> None:
     assert peaks._fragmentation([Level(0, 0, "L1", 90, 0, 0)])["share"] == 0.0
 
 
+def test_what_is_there_at_the_peak() -> None:
+    """Of one memory of one mesh, when most of it is taken for the first time."""
+    a, b, c, d = (allocated(number, size) for number, size in ((0, 64), (1, 256), (3, 32), (4, 32)))
+    elsewhere = [(1, allocated(5, 999, memory="L1")), (1, allocated(6, 999, mesh=1))]
+    meter = metered([(1, a), (1, b), (-1, a), (1, c), (1, d), *elsewhere], [])
+    assert peaks._live_at_peak(meter, 0, "DRAM") == ([a, b], 1)
+    assert peaks._live_at_peak(meter, 2, "DRAM") == ([], 0)
+
+
 def test_tensors_beside_circular_buffers() -> None:
     """The fullest core is that of the program whose buffers and tensors together are the most, not of the peak."""
     steps = [

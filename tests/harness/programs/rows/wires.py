@@ -56,6 +56,10 @@ def wires() -> None:
         "too-many-links error 0",
     )
     row(
+        "an axis of one device",
+        [collective("all_gather", use(1, **upright), made(2, **upright), over={"links": 2} | ring), read(2)],
+    )
+    row(
         "over all of a row",
         [collective("all_gather", use(1, **apart), made(2, **apart), axis=None), read(2)],
         "not-neighbours note 0",
