@@ -89,3 +89,11 @@ def test_what_devices_use_word_for_word() -> None:
             lines += [f"  {rank}: {told['names']} {told['released']}", *(f"    {line(used)}" for used in told["uses"])]
         lines += [f"  {finding.severity} {finding.kind}: {finding.sentence}" for finding in order.in_flight(log)]
     words.check("order.txt", "\n".join(lines) + "\n")
+
+
+def test_the_semaphore_that_is_given_twice_is_named() -> None:
+    events = [gather(1, 2, *semaphores) for semaphores in ((16, 24, 24), (16, 24), (), (8, 8, 8))]
+    found = list(order.twice(log_of(events)))
+    assert [(one.where, one.sentence.partition(":")[0]) for one in found] == [
+        ("a.py:0", f"{GATHER} is given semaphore 24 twice"), ("a.py:3", f"{GATHER} is given semaphore 8 twice"),
+    ]  # fmt: skip
