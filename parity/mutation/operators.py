@@ -226,10 +226,16 @@ COMMUTES = set(
 """Functions whose arguments may stand in any order."""
 
 
+def _commutes(call: ast.Call) -> bool:
+    """Whether the order of arguments says nothing: ``x.transpose(1, 2)`` is ``x.transpose(2, 1)``."""
+    name = ast.unparse(call.func)
+    return name in COMMUTES or (name.endswith(".transpose") and len(call.args) == 2)
+
+
 @operator
 def swapped_arguments(node: ast.AST) -> Iterator[ast.AST]:
     """Yield nothing for what may stand in any order."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func) not in COMMUTES:
+    if isinstance(node, ast.Call) and not _commutes(node):
         for at in range(len(node.args) - 1):
             if _are_alike(node.args[at : at + 2]):
                 yield _with(node, args=_swapped(node.args, at))

@@ -129,7 +129,7 @@ def _apart(summary: dict[str, Any]) -> str:
         f"to {rest['interval_95'][1]} %. Not drawn are types, texts, refusals, calls that only name something for "
         "traces, progress or type checkers, or read a clock, the order of tables (figures, names of classes, "
         f"published models), the order of names that are given one value, and that of arguments of which every order "
-        f"is right ({', '.join(sorted(COMMUTES))})."
+        f"is right ({', '.join(sorted(COMMUTES))}, x.transpose)."
     )
 
 

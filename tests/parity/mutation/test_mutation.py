@@ -50,6 +50,7 @@ def changes(expression, operator):
         ("dropped-argument", "sdpa(q, attn_mask=m, scale=s)", {"sdpa(q, scale=s)", "sdpa(q, attn_mask=m)"}),
         ("swapped-arguments", "f(device, q, k)", {"f(device, k, q)"}),
         ("swapped-arguments", "ttnn.add(x, ttnn.subtract(y, z))", {"ttnn.add(x, ttnn.subtract(z, y))"}),
+        ("swapped-arguments", "f(x.transpose(1, 2), y)", {"f(y, x.transpose(1, 2))"}),
         ("reversed-order", "cat([image, prompt])", {"cat([prompt, image])"}),
         ("other-dtype", "x.to(torch.float32)", {"x.to(torch.bfloat16)"}),
         ("other-function", "max(a, b)", {"min(a, b)"}),

@@ -110,7 +110,7 @@ def sent_and_sent_back(t: Env) -> None:
     tokens = _spread(t, case.tokens.reshape(t.n, 1, TOKENS, FEATURES), "bfloat16")
     buffer, origins = prefill.dispatch(
         t.ttnn.reshape(tokens, [1, TOKENS, FEATURES]),
-        _spread(t, case.chosen.int().unsqueeze(1), "uint16"),
+        _spread(t, torch.cat([case.chosen, case.chosen], -1).int().unsqueeze(1), "uint16"),
         _spread(t, first.int(), "int32"), _spread(t, case.table.int(), "int32"), dispatch_group_size=case.size,
         experts_per_chip=EACH, num_routed_experts=case.experts, num_experts_per_tok=CHOICES, metadata_len=3,
         max_dispatch_buffer_token_size=ROWS, cluster_axis=0, num_links=1, topology=t.linear,
