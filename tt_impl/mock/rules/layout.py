@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,11 +86,11 @@ def fill_implicit_tile_padding(call: Call, input_tensor: Tensor, fill_value: flo
 
 
 @per_device("upsample")
-def upsample(input_tensor: Tensor, scale_factor: int | Sequence[int], *, mode: str = "nearest") -> Tensor:
+def upsample(input_tensor: Tensor, scale_factor: float | Sequence[float], *, mode: str = "nearest") -> Tensor:
     """Repeat pixels: [N, H, W, C] -> [N, H*s, W*s, C]."""
     if mode != "nearest":
         raise TypeError(f"mode '{mode}' is not known")
-    scale = (scale_factor, scale_factor) if isinstance(scale_factor, int) else tuple(scale_factor)
-    if not all(math.isclose(s, round(s)) for s in scale):
+    height, width = (scale_factor, scale_factor) if isinstance(scale_factor, int | float) else scale_factor
+    if height != round(height) or width != round(width):
         raise TypeError("only whole scale factors are known")
-    return input_tensor.repeat_interleave(int(scale[0]), 1).repeat_interleave(int(scale[1]), 2)
+    return input_tensor.repeat_interleave(round(height), 1).repeat_interleave(round(width), 2)

@@ -84,7 +84,8 @@ def padding(t: Env) -> None:
 def upsample(t: Env) -> None:
     x = t.rand(1, 8, 8, 32)
     wanted = F.interpolate(x.permute(0, 3, 1, 2), scale_factor=2).permute(0, 2, 3, 1)
-    t.check(t.ttnn.upsample(t.put(x, layout="ROW_MAJOR"), 2), wanted)
+    for scale in (2, 2.0):
+        t.check(t.ttnn.upsample(t.put(x, layout="ROW_MAJOR"), scale), wanted)
 
 
 def same_values(t: Env) -> None:
