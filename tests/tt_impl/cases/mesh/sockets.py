@@ -10,7 +10,6 @@ import torch
 from refsim.base.errors import UserError
 from tests.tt_impl.env import Env, collect, raises
 from tt_impl.mock.storage.errors import ShadowError
-from tt_impl.trace.intercept import uncaught
 
 
 def _pair(t: Env, first: Any, second: Any) -> Any:
@@ -26,6 +25,8 @@ def _put(t: Env, value: torch.Tensor, device: Any) -> Any:
 
 def between_submeshes(t: Env) -> None:
     """What is sent arrives in order, in the place the connection names."""
+    from tt_impl.trace.intercept import uncaught
+
     first, second = t.device.create_submeshes(t.ttnn.MeshShape(1, 1))
     sender, receiver = _pair(t, first, second)
     values = [torch.full((1, 1, 32, 64), float(number)) for number in (1, 2)]
