@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from tests.tt_impl import lines
-from tests.tt_impl.swapped import Sources, swapped
+from tests.tt_impl.swapped import Sources, forget_cached, noted, swapped
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -99,20 +102,25 @@ def tell(case: list[str], error: str, seconds: float, executed: dict[str, list[i
     print("judge " + json.dumps(told), flush=True)
 
 
-def judge_changes(mesh: Any, tree: Path) -> None:
-    """Answer every line of stdin, a list of cases, by their verdicts on the source of ``tree``, and ``judged``.
-
-    ``anew`` instead says that it takes another process: something outside of functions has changed, or a case that
-    failed fails without the change, too.
-    """
-    sources = Sources(ROOT, tree, ["tt_impl/mock", "tt_impl/harness"])
+def import_all(sources: Sources) -> None:
+    """Import all files that change, and what they import late."""
     for path in sources.files:
         with contextlib.suppress(ImportError):  # of a package that is not here
             importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+    if importlib.util.find_spec("ttl"):
+        importlib.import_module("tt_impl.mock.ttlang.simulator").load()
+
+
+def judge_changes(mesh: Any, sources: Sources, done: Collection[CodeType]) -> None:
+    """Answer every line of stdin, a list of cases, by their verdicts on the source as it is then, and ``judged``.
+
+    ``anew`` instead says that it takes another process: something outside of functions has changed, or a function that
+    is ``done``, or a case that failed fails without the change, too.
+    """
     for line in sys.stdin:
         error = ""
         case: list[str] = []
-        with swapped(sources.changed()) as can_be_judged:
+        with swapped(sources.changed(), done) as can_be_judged:
             for case in json.loads(line) if can_be_judged else ():
                 error, seconds = run(mesh, case)
                 if error:
@@ -126,24 +134,36 @@ def judge_changes(mesh: Any, tree: Path) -> None:
         print("judged", flush=True)
 
 
-def main(mesh_name: str, file: str, folder: str = "") -> None:
-    """Run the cases that the file names; of a folder, a tree that changes, those that stdin names."""
+@contextlib.contextmanager
+def opened_mesh(name: str) -> Iterator[Any]:
+    """Open a mesh of the mock."""
     from tt_impl.mock import prepare
     from tt_impl.run.cluster import derive_fabric, opened
     from tt_impl.run.mesh import Mesh
 
-    if folder:
-        lines.start()
-    spec = prepare(mesh_name)
+    spec = prepare(name)
     fabric = derive_fabric(spec)
     with opened(spec, fabric) as device:
-        mesh = Mesh(device, spec, "mock", fabric)
-        if Path(file).is_dir():
-            judge_changes(mesh, Path(file))
+        yield Mesh(device, spec, "mock", fabric)
+
+
+def main(mesh_name: str, file: str, folder: str = "") -> None:
+    """Run the cases that the file names; of a folder, a tree that changes, those that stdin names."""
+    if Path(file).is_dir():
+        sources = Sources(ROOT, Path(file), ["tt_impl/mock", "tt_impl/harness"])
+        with contextlib.ExitStack() as stack:
+            with noted() as called:
+                mesh = stack.enter_context(opened_mesh(mesh_name))
+                import_all(sources)
+            judge_changes(mesh, sources, list(called.values()))
             os._exit(0)
+    if folder:
+        lines.start()
+    with opened_mesh(mesh_name) as mesh:
         for number, case in enumerate(json.loads(Path(file).read_text(encoding="utf-8"))):
             recorded = Path(folder, f"{number}.txt")
             if folder:
+                forget_cached()  # what a case before it has asked for is executed by this one, too
                 lines.switch(recorded)
             error, seconds = run(mesh, case)
             tell(case, error, seconds, lines.read([recorded]) if folder else None)

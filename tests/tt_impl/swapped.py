@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 Changed = tuple[Path, str, str]
@@ -34,28 +35,51 @@ class Sources:
 
 
 @contextmanager
-def swapped(changed: list[Changed]) -> Iterator[bool]:
-    """Let functions run the changed code while the block runs; yields whether nothing but functions has changed."""
+def noted() -> Iterator[dict[int, CodeType]]:
+    """Note the code of all functions that are called while the block runs."""
+    called: dict[int, CodeType] = {}
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            called[id(frame.f_code)] = frame.f_code
+
+    sys.setprofile(note)
+    try:
+        yield called
+    finally:
+        sys.setprofile(None)
+
+
+@contextmanager
+def swapped(changed: list[Changed], done: Collection[CodeType] = ()) -> Iterator[bool]:
+    """Let functions run the changed code while the block runs; yields whether nothing but functions has changed.
+
+    Those that are ``done`` have run when the process began, and may have made what no new code changes: other
+    functions with their defaults, a method of a library.
+    """
     pairs = []
     only_functions = True
     for path, before, after in changed:
         old, new = (list(_codes(compile(text, str(path), "exec", dont_inherit=True))) for text in (before, after))
         only_functions &= [code.co_qualname for code in old] == [code.co_qualname for code in new]
         pairs += list(zip(old, new, strict=False))
-    only_functions &= all(_alike(old, new) for old, new in pairs if not old.co_flags & inspect.CO_NEWLOCALS)
+    files = {str(path) for path, _, _ in changed}
+    ran = {_place(code) for code in done if code.co_filename in files}
+    only_once = (pair for pair in pairs if not pair[0].co_flags & inspect.CO_NEWLOCALS or _place(pair[0]) in ran)
+    only_functions &= all(_alike(old, new) for old, new in only_once)
     only_functions &= all(old.co_freevars == new.co_freevars for old, new in pairs)
-    functions = _live({str(path) for path, _, _ in changed}) if only_functions else {}
+    functions = _live(files) if only_functions else {}
     for old, new in pairs:
         for function in functions.get(_place(old), ()):
             function.__code__ = new
-    _forget_cached()
+    forget_cached()
     try:
         yield only_functions
     finally:
         for old, _ in pairs:
             for function in functions.get(_place(old), ()):
                 function.__code__ = old
-        _forget_cached()
+        forget_cached()
 
 
 def _codes(code: Any) -> Iterator[Any]:
@@ -85,7 +109,7 @@ def _live(files: set[str]) -> dict[Place, list[FunctionType]]:
     return functions
 
 
-def _forget_cached() -> None:
+def forget_cached() -> None:
     """Forget what functions have answered before."""
     for thing in gc.get_objects():
         if type(thing) is functools._lru_cache_wrapper and str(thing.__module__).startswith("tt_impl"):

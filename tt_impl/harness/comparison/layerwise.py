@@ -74,7 +74,7 @@ class Comparison:
             pcc, error = (("-" if math.isnan(x) else f"{x:.5f}") for x in (row.pcc, row.error))
             shape = "x".join(map(str, row.shape))
             cells.append((row.layer, shape, pcc, error, row.state, row.place if row.result else "", row.how))
-        widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
         return "\n".join([*lines, self.sentence])
 

@@ -94,7 +94,7 @@ def gradients(function: Callable[..., Tensor], grad: Tensor, operands: Sequence[
     return [torch.zeros_like(leaf) if g is None else g.float() for leaf, g in zip(wanted, results, strict=True)]
 
 
-def _backward(function: Callable[..., Tensor], skipped: int = 0) -> Callable[..., list[Tensor]]:
+def _backward(function: Callable[..., Tensor], skipped: int) -> Callable[..., list[Tensor]]:
     """Make the rule of a function's gradients; ``skipped`` operands come first and have none."""
 
     def rule(

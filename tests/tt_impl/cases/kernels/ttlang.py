@@ -196,13 +196,13 @@ def older_calls_by_position(t: Env) -> None:
 
 
 def numbers_and_drained_buffers(t: Env) -> None:
-    """A number is an argument as any, of the simulator's own tensors, too; a block may be dropped unread."""
+    """A number is an argument as any, with a default, also of the simulator's own tensors; blocks may be dropped."""
     import ttl
 
     from tt_impl.mock.ttlang.simulator import load
 
     @ttl.operation(grid=(1, 1))
-    def scaled(x, factor, out):
+    def scaled(x, factor=1.0, out=None):
         x_dfb = ttl.make_dataflow_buffer_like(x, shape=(1, 1), block_count=2)
         out_dfb = ttl.make_dataflow_buffer_like(out, shape=(1, 1), block_count=2)
 
@@ -228,6 +228,8 @@ def numbers_and_drained_buffers(t: Env) -> None:
     for factor in (2.0, 3.0):
         scaled(t.put(x), factor, out)
         t.check(out, factor * x)
+    scaled(t.put(x), out=out)
+    t.check(out, x)
     tensors = load().tensors
     ours, theirs = (tensors.Tensor(v, tensors.TILE_LAYOUT, dtype=torch.float32) for v in (x, torch.zeros(32, 32)))
     scaled(ours, 4.0, theirs)

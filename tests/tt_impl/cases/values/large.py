@@ -94,8 +94,9 @@ def one_number_among_others(t: Env) -> None:
     plain = torch.tensor([[3.0, 4.0]])
     for parts in ([one, plain], [plain, one], [one, other], [one, one, other], [one, one, plain]):
         assert torch.equal(constants.joined(parts, 1), torch.cat(parts, 1))
-    whole = constants.joined([one, one.expand(3, 2)], 0)
-    assert whole.shape == (4, 2) and constants.single(whole) == 1
+    for parts in ([one, one.expand(3, 2)], [one.expand(4, 2)]):
+        whole = constants.joined(parts, 0)
+        assert whole.shape == (4, 2) and constants.single(whole) == 1
 
 
 def _same(make: Any, t: Env, large: int = 1, light: bool = True) -> None:
