@@ -36,7 +36,7 @@ MEANING = {
     ABSENT: "this ttnn has no such name",
 }
 """Kinds of evidence, as ``refsim ttnn coverage`` says them."""
-KNOWN = (RULE, TRANSFER, EMULATED)
+KNOWN = {RULE, TRANSFER, EMULATED}
 
 
 @dataclass

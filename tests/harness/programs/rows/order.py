@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.harness.programs.events import (
@@ -45,6 +46,8 @@ def order() -> None:
     row("without semaphores", [fill, gather(2), look, host])
     again = [gather(2, semaphores=(5,)), look, gather(2, semaphores=(6,)), look, host]
     row("read and gathered again", [sync, *again], f"{used} 3")
+    pairs = [replace(gather(2, semaphores=(n,)), outputs=[made(2), made(3)]) for n in (5, 6)]
+    row("two results gathered again", [sync, *pairs, look, read(3), host], "unused-result note 1")
     other = [gather(2, semaphores=(5,)), look, gather(3, semaphores=(6,)), call("add", [3, 3], [9]), host]
     row("another buffer", [sync, *other])
     third = [
