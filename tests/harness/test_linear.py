@@ -77,14 +77,15 @@ def test_what_becomes_of_parts(name: str, formula: Callable[..., float]) -> None
         "input end weight",
         "0 1 weight",
         "matmul_input_tensor matmul_weight_tensor bias_tensor addcmul_input_tensor1 addcmul_input_tensor2",
+        "matmul_input_tensor matmul_weight_tensor - addcmul_input_tensor1 addcmul_input_tensor2",
     ],
 )
 def test_operands_by_keyword(names: str) -> None:
     """As ttnn calls them; what is memory for a result is none."""
-    uses = [use(number, name) for number, name in enumerate(names.split())]
+    uses = [use(number, name) for number, name in enumerate(names.split()) if name != "-"]
     given = uses[::-1] if {"input", "weight", "sparsity"}.isdisjoint(names.split()) else uses
     found = operands(call("linear", [*given, use(9, "output_tensor")]))
-    assert {place: use.buffer for place, use in found.items()} == {number: number for number in range(len(uses))}
+    assert {place: use.buffer for place, use in found.items()} == {use.buffer: use.buffer for use in uses}
 
 
 @pytest.mark.parametrize(

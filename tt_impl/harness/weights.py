@@ -228,10 +228,7 @@ def install(weights: RandomWeights) -> None:
         kind = dtype if isinstance(dtype, torch.dtype) else torch.float32
         return weights.model(cls, str(name), options.get("subfolder") or "", kind)
 
-    for library, module, name in (
-        ("diffusers", "diffusers.models.modeling_utils", "ModelMixin"),
-        ("transformers", "transformers.modeling_utils", "PreTrainedModel"),
-    ):
+    for library, name in (("diffusers", "ModelMixin"), ("transformers", "PreTrainedModel")):
         if importlib.util.find_spec(library) is not None:
-            base = getattr(importlib.import_module(module), name)
+            base = getattr(importlib.import_module(library), name)
             base.from_pretrained = classmethod(from_pretrained)

@@ -255,10 +255,9 @@ def _shares(kernel: Kernel, groups: int) -> tuple[int, int | None]:
             device=tensor.device(), num_channels=channels, num_groups=groups, input_nhw=batch * pixels,
             num_batches=batch,
         )  # fmt: skip
+    # One column fits at any rate: ttnn takes no channels that are less than whole tiles once padded.
     fitting = (n for n in range(min(grid.x, groups), 0, -1) if channels // n % TILE == 0 and groups % n == 0)
-    columns = next(fitting, 0)
-    if not columns:
-        raise Unmodelled("columns of cores that cut groups")
+    columns = next(fitting)
     rows = grid.x // columns * grid.y
     if blocks == -1:
         values = pixels * channels // (BLOCK_OF_GROUP_NORM * columns * rows)

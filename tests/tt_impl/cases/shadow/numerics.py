@@ -131,7 +131,8 @@ def powers(t: Env) -> None:
     _same(t, ttnn.pow(t.put(base, dtype="float32"), 2.3), elementwise.power(base, 2.3, dtype="float32"))
     _same(t, ttnn.pow(of_base, t.put(b)), elementwise.power(base, b))
     _same(t, ttnn.pow(0.3, x), elementwise.power(torch.tensor(0.3).bfloat16().float(), a))
-    _same(t, ttnn.rpow(x, 0.3), elementwise.power(torch.tensor(0.3), a))
+    for exponent in (0.3, 3):
+        _same(t, ttnn.rpow(x, exponent), elementwise.power(torch.tensor(float(exponent)), a))
     chain = [ttnn.UnaryWithParam(ttnn.UnaryOpType.POWER, 2.5)]
     _same(t, ttnn.unary_chain(of_base, chain), elementwise.power(base, 2.5))
     assert t.shadow.numerics.once == {}
