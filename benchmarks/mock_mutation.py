@@ -103,7 +103,7 @@ class MockTests:
         for command in self._commands(tree, [*self._meshes], record=True):
             ended = _listen(command, tree, SUITE_S, hear)
             if ended.why:
-                print(f"{command[2:4]}: {ended.why}", file=sys.stderr)
+                raise SystemExit(f"the recording of {' '.join(command[1:3])} broke off: {ended.why}")
         self._stored_at.parent.mkdir(parents=True, exist_ok=True)
         rows = [vars(case) for case in cases]
         self._stored_at.write_text(json.dumps({"key": key, "cases": rows}), encoding="utf-8")

@@ -22,6 +22,8 @@ from typing import Any
 LINES_TO = "REFSIM_MOCK_LINES_TO"
 """Variable: the file that lines are appended to; nothing is recorded without it."""
 FOLDERS = ("/tt_impl/mock/", "/tt_impl/harness/")
+_MONITORING: Any = getattr(sys, "monitoring", None)
+"""Of Python 3.12; kept, since a test takes it from ``sys`` for a while."""
 TOOL = 4
 """An id of ``sys.monitoring`` that no library here takes."""
 
@@ -38,7 +40,7 @@ class _Recorder:
             before, inside, name = code.co_filename.partition(folder)
             if inside and not before.endswith("/tests"):
                 self._tell(f"{folder.strip('/')}/{name}:{number}\n")
-        return sys.monitoring.DISABLE  # type: ignore[attr-defined, unused-ignore]  # of Python 3.12
+        return _MONITORING.DISABLE
 
     def _tell(self, text: str) -> None:
         name = os.environ.get(LINES_TO, "")
@@ -54,16 +56,15 @@ class _Recorder:
 
 def start() -> None:
     """Record from now on what the variable asks for; once in a process."""
-    monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
-    if monitoring.get_tool(TOOL) is None:
-        monitoring.use_tool_id(TOOL, "lines of the mock")
-        monitoring.register_callback(TOOL, monitoring.events.LINE, _Recorder().line)
-        monitoring.set_events(TOOL, monitoring.events.LINE)
+    if _MONITORING.get_tool(TOOL) is None:
+        _MONITORING.use_tool_id(TOOL, "lines of the mock")
+        _MONITORING.register_callback(TOOL, _MONITORING.events.LINE, _Recorder().line)
+        _MONITORING.set_events(TOOL, _MONITORING.events.LINE)
 
 
 def restart() -> None:
     """Watch all lines anew."""
-    sys.monitoring.restart_events()  # type: ignore[attr-defined, unused-ignore]
+    _MONITORING.restart_events()
 
 
 def switch(file: Path | str) -> str:

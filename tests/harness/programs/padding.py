@@ -65,7 +65,8 @@ def prompt_of_joint_attention(t: Env, wrong: bool) -> None:
     prompt = [t.rand(1, 2, 20, 64) for _ in range(3)]
     joint = [put(t, x) for x in prompt]
     if wrong:
-        joint = [ttnn.reshape(x, (1, 2, 32, 64), (1, 2, 32, 64)) for x in joint]
+        views = [ttnn.reshape(x, (1, 2, 32, 64), (1, 2, 32, 64)) for x in joint[:2]]
+        joint = [*views, put(t, F.pad(prompt[2], (0, 0, 0, 12)))]  # the keys are what counts
     config = ttnn.SDPAProgramConfig(compute_with_storage_grid_size=(8, 7), q_chunk_size=32, k_chunk_size=32)
     out, _ = ttnn.transformer.joint_scaled_dot_product_attention(  # here
         put(t, q), put(t, k), put(t, v), *joint, joint_strategy="rear", program_config=config

@@ -29,9 +29,11 @@ OF_TWO = "atan2 div fmod hypot ldexp logaddexp logaddexp2 remainder rsub squared
 
 
 def _tanh(x: Tensor) -> Tensor:
-    """Compute tanh so that its derivative, 4 sigmoid(-2|x|) (1 - sigmoid(-2|x|)), has no difference of near numbers."""
+    """Compute tanh but for a constant on either side: its derivative, 4 sigmoid(-2|x|) (1 - sigmoid(-2|x|)), has no
+    difference of near numbers.
+    """
     far = 2 * torch.sigmoid(-2 * torch.where(x < 0, -x, x))
-    return torch.where(x < 0, far - 1, 1 - far)
+    return torch.where(x < 0, far, -far)
 
 
 def _selu(x: Tensor) -> Tensor:

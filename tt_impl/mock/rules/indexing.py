@@ -27,11 +27,10 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 @per_device("scatter")
 def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str | None = None) -> Tensor:
     """Scatter; without ``reduce`` no place may be named twice: which value stays, nobody says."""
-    source = src.to(input.dtype)
     if reduce is not None:
-        return torch.scatter_reduce(input, dim, index, source, REDUCTIONS[reduce])
+        return torch.scatter_reduce(input, dim, index, src, REDUCTIONS[reduce])
     _only_once(index, dim)
-    return torch.scatter(input, dim, index, source)
+    return torch.scatter(input, dim, index, src)
 
 
 def _only_once(index: Tensor, dim: int) -> None:
@@ -46,7 +45,7 @@ table(
         "experimental.isin": lambda elements, test_elements, *, assume_unique=False, invert=False: (
             torch.isin(elements, test_elements, invert=invert).to(torch.int64) * (2**32 - 1)
         ),
-        "scatter_add": lambda input, dim, index, src: torch.scatter_add(input, dim, index, src.to(input.dtype)),
+        "scatter_add": lambda input, dim, index, src: torch.scatter_add(input, dim, index, src),
     }
 )
 
