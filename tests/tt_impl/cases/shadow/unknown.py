@@ -216,6 +216,13 @@ def products(t: Env) -> None:
     for name in both:
         ttnn.linear(x, w, **{key: value for key, value in both.items() if key != name})
     ttnn.linear(x, w, **both | {"core_grid": None})
+    rest = {"program_activation": "silu"}
+    for bias in (torch.ones(2, 1, 1, 64), torch.ones(64, 64)):
+        linear.rule_refuses("a bias that is not a row", bias=bias, **rest)
+    batches = replace(linear, args=(linear.args[0], torch.ones(2, 64, 64)))
+    batches.rule_refuses("a bias that is not a row", bias=torch.ones(64), **rest)
+    batches.answer(bias=torch.ones(64))
+    linear.answer(bias=torch.ones(32, 64), **rest)
     sparse = _all_asked(t, "sparse_matmul", lambda: matmul.sparse_matmul(t))[0]
     for nnz in (1, 3):
         sparse.refuses(f"nnz {nnz} where 2 values", nnz=nnz)

@@ -115,7 +115,8 @@ def activation_of_a_program(t: Env) -> None:
     )  # fmt: skip
     held = [t.put(value) for value in (x, w)]
     t.check(ttnn.matmul(*held, program_config=config), F.silu(x @ w))
-    t.check(ttnn.linear(*held, bias=t.put(b), program_config=config), F.silu(x @ w + b))
+    for shape in ((1, 64), (1, 1, 1, 64)):
+        t.check(ttnn.linear(*held, bias=t.put(b.reshape(shape)), program_config=config), F.silu(x @ w + b))
     t.check(ttnn.linear(*held, program_config=config, activation="gelu"), F.gelu(F.silu(x @ w)))
 
 
