@@ -80,6 +80,8 @@ def terms_without_a_factor(t: Env) -> None:
     a, b, c = (t.rand(1, 1, 32, 64) for _ in range(3))
     named = {"input_a": t.put(a), "input_b": t.put(b), "input_c": t.put(c)}
     _same(t, ttnn.addcmul(t.put(a), t.put(b), t.put(c)), elementwise.addcmul(a, b, c))
+    wide = [t.put(value, dtype="float32") for value in (a, b, c)]
+    _same(t, ttnn.addcmul(*wide), elementwise.addcmul(a, b, c, dtype="float32", compute=WIDE))
     _same(t, ttnn.addcmul(**named, value=0.25), elementwise.addcmul(a, b, c, value=0.25))
     _alone(t)
 
