@@ -10,8 +10,9 @@ pytest.importorskip("ttnn")
 
 from tests.harness import words
 from tests.harness.programs.events import BEGIN, GATHER, REPLAY, call, captured, collective, into, made, read, use
+from tests.harness.test_by_hand import log_of
 from tt_impl.harness.checks import order
-from tt_impl.mock.log.events import Event, EventLog
+from tt_impl.mock.log.events import Event
 
 TWO: dict[str, Any] = {"mesh": (1, 2), "devices": (4, 5)}
 """A submesh, of whose devices the first is one of the four that stand for all."""
@@ -61,15 +62,6 @@ PROGRAMS: dict[str, list[Event]] = {
 }  # fmt: skip
 
 
-def log_of(events: list[Event]) -> EventLog:
-    log = EventLog()
-    for number, event in enumerate(events):
-        event.number = number
-        event.where = f"a.py:{number}"
-        log.events.append(event)
-    return log
-
-
 def line(used: list[Any]) -> str:
     """Write when, by which call, which buffer is used as what; its bytes, call and path are the same everywhere."""
     writes, buffer, low, high, op, number, path, peer, channel, begin, end = used
@@ -82,7 +74,7 @@ def line(used: list[Any]) -> str:
 def test_what_devices_use_word_for_word() -> None:
     lines: list[str] = []
     for name, events in PROGRAMS.items():
-        log = log_of(events)
+        log = log_of(*events)
         model = order._Model(log)
         lines += [f"{name}: {model.named}, {model.devices}"]
         for rank, told in enumerate(model.logs()):
@@ -93,7 +85,7 @@ def test_what_devices_use_word_for_word() -> None:
 
 def test_the_semaphore_that_is_given_twice_is_named() -> None:
     events = [gather(1, 2, *semaphores) for semaphores in ((16, 24, 24), (16, 24), (), (8, 8, 8))]
-    found = list(order.twice(log_of(events)))
+    found = list(order.twice(log_of(*events)))
     assert [(one.where, one.sentence.partition(":")[0]) for one in found] == [
         ("a.py:0", f"{GATHER} is given semaphore 24 twice"), ("a.py:3", f"{GATHER} is given semaphore 8 twice"),
     ]  # fmt: skip

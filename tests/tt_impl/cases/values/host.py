@@ -177,15 +177,15 @@ def files_of_overlapped_tensors(t: Env) -> None:
         for name, offset in {"first": 0, "second": 1024}.items()
     }
     with tempfile.TemporaryDirectory() as folder:
-        file = str(Path(folder) / "views.overlappedtensorbin")
+        file, other = (str(Path(folder) / f"{name}.overlappedtensorbin") for name in ("views", "others"))
         ttnn._ttnn.tensor.dump_overlapped_tensors(file, views)
         on_host = ttnn._ttnn.tensor.load_overlapped_tensors(file)["second"]
         assert on_host.byte_offset == 1024
         assert ttnn.to_torch(ttnn.get_device_tensors(on_host.fused_tensor)[0]).int().equal(packed)
         on_devices = ttnn._ttnn.tensor.load_overlapped_tensors(file, device=t.device)
         t.check(on_devices["first"].fused_tensor, packed)
-        ttnn._ttnn.tensor.dump_overlapped_tensors(file, {"of the host": on_host})
-        again = ttnn._ttnn.tensor.load_overlapped_tensors(file, device=t.device)["of the host"]
+        ttnn._ttnn.tensor.dump_overlapped_tensors(other, {"of the host": on_host})  # which still maps its own file
+        again = ttnn._ttnn.tensor.load_overlapped_tensors(other, device=t.device)["of the host"]
         t.check(again.fused_tensor, packed)
         fields = ("tensor_shape", "shard_shape", "dtype", "tile_shape", "byte_offset", "total_size")
         assert [getattr(again, name) for name in fields] == [getattr(views["second"], name) for name in fields]
