@@ -135,9 +135,6 @@ def _apply(
     if any(activations) and isinstance(b, int | float) and call.name.removeprefix("ttnn.") in DROPS_ACTIVATIONS:
         raise call.unsupported("activations beside a number, which ttnn would not apply")
 
-    rounded = options.get("rounding_mode") and call.outputs[0].dtype == ttnn.bfloat16  # then ttnn divides exactly
-    assumes_nonzero = call.name in DIVISIONS and call.kwargs.get("fast_and_approximate_mode") and not rounded
-
     tensors = [*call.outputs, *(operand for operand in (a, b) if isinstance(operand, Shards))]
     zero_wins = call.name in PRODUCTS and all(tensor.dtype in _OF_16_BITS for tensor in tensors)
 
@@ -145,8 +142,6 @@ def _apply(
         after, before_a, before_b = activations
         x = chain(x, before_a)
         y = chain(y, before_b)
-        if assumes_nonzero and bool((y == 0).any()):
-            raise call.unsupported("fast_and_approximate_mode of a division by zero")
         result = function(x, y, **options)
         if zero_wins and not math.isfinite(result.sum()):
             result = result.masked_fill((x == 0) | (y == 0), 0.0)

@@ -74,6 +74,15 @@ def of_torch(names: str) -> dict[str, Callable[..., Tensor]]:
     return {name: getattr(torch, name) for name in names.split()}
 
 
+def in_float64(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return ``function`` computed where its digits do not cancel, and no step overflows before its result does."""
+
+    def computed(x: Tensor) -> Tensor:
+        return function(x.double()).float()
+
+    return computed
+
+
 UNARY: dict[str, Callable[..., Tensor]] = {
     **of_torch(
         "abs acos acosh asin asinh atan atanh bitwise_not ceil cos deg2rad digamma erf erfc erfinv exp expm1 floor "
@@ -81,11 +90,11 @@ UNARY: dict[str, Callable[..., Tensor]] = {
         "relu rsqrt sign signbit sin sqrt square tan tanh trunc"
     ),
     "alt_complex_rotate90": alt_complex_rotate90,
-    "cbrt": lambda x: (torch.sign(x) * torch.abs(x.double()).pow(1 / 3)).float(),
+    "cbrt": in_float64(lambda x: torch.sign(x) * torch.abs(x).pow(1 / 3)),
     "celu": lambda x, alpha=1.0, _reciprocal=None: F.celu(x, alpha),
     "clamp": torch.clamp,
     "clip": torch.clamp,
-    "cosh": torch.cosh,
+    "cosh": in_float64(torch.cosh),
     "elu": F.elu,
     "eqz": lambda x: x == 0,
     "exp2": exp2,
@@ -96,7 +105,7 @@ UNARY: dict[str, Callable[..., Tensor]] = {
     "hardmish": lambda x: x * ((x + 2).clamp(0, 2) / 2),
     "hardshrink": lambda x, lambd=0.5: F.hardshrink(x, lambd),
     "hardsigmoid": F.hardsigmoid,
-    "hardswish": F.hardswish,
+    "hardswish": in_float64(F.hardswish),
     "hardtanh": lambda x, min_val=-1.0, max_val=1.0: x.clamp(min_val, max_val),
     "heaviside": lambda x, value: torch.heaviside(x, torch.as_tensor(value, dtype=x.dtype)),
     "i0": torch.special.i0,
@@ -123,13 +132,13 @@ UNARY: dict[str, Callable[..., Tensor]] = {
     "sigmoid": sigmoid,
     "sigmoid_accurate": torch.sigmoid,
     "silu": F.silu,
-    "sinh": torch.sinh,
+    "sinh": in_float64(torch.sinh),
     "softcap": lambda x, beta: beta * torch.tanh(x / beta),
     "softplus": F.softplus,
     "softshrink": lambda x, lambd=0.5: F.softshrink(x, lambd),
     "softsign": F.softsign,
     "swish": F.silu,
-    "tanhshrink": lambda x: (x.double() - torch.tanh(x.double())).float(),  # digits cancel near zero
+    "tanhshrink": in_float64(lambda x: x - torch.tanh(x)),
     "threshold": lambda x, threshold, value: F.threshold(x, threshold, value),
     "tril": lambda x, *, diagonal=0: torch.tril(x, diagonal),
     "triu": lambda x, *, diagonal=0: torch.triu(x, diagonal),
@@ -228,8 +237,17 @@ def _bounded(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
 for _name, _function in UNARY.items():
     if _name in OUT_OF_DOMAIN:
         per_device(_name, with_call=True)(_bounded(_function))
-    else:
+    elif _name != "logit":
         per_device(_name)(_unary(_function))
+
+
+@per_device("logit", with_call=True)
+def _logit(call: Call, input_tensor: Tensor, eps: float | None = None) -> Tensor:
+    """Take a logit; of bfloat16 the kernel rounds bounds, 1 - x and x / (1 - x), too, and so does torch's."""
+    if call.outputs[0].dtype != ttnn.bfloat16:
+        return logit(input_tensor, eps)
+    x = input_tensor.bfloat16()
+    return (torch.logit(x, eps) if eps is None or eps <= 0.5 else logit(x, eps)).float()
 
 
 @per_device("unary_chain")

@@ -9,6 +9,12 @@ import ttnn
 
 from tt_impl.mock.storage.errors import ShadowError
 
+_ONLY_SHARDED = (
+    "TT_FATAL: logical_core_filter is only supported for sharded buffer layouts "
+    "(interleaved layout does not support per-core filtering)"
+)
+"""What ttnn says as it writes to a device; a mock device takes the call."""
+
 
 def written_rows(tensor: ttnn.Tensor, cores: ttnn.CoreRangeSet) -> torch.Tensor:
     """Mark, in the shape of ``tensor``, where its shard lies on one of ``cores``.
@@ -18,6 +24,10 @@ def written_rows(tensor: ttnn.Tensor, cores: ttnn.CoreRangeSet) -> torch.Tensor:
     """
     config = tensor.memory_config()
     spec = config.shard_spec
+    if not config.is_sharded():
+        if cores.num_cores():
+            raise RuntimeError(_ONLY_SHARDED)
+        return torch.zeros(tuple(tensor.shape), dtype=torch.bool)
     if spec is None:
         raise ShadowError("what lies on a core is known of height-, width- and block-sharded tensors only.")
     columns = tensor.shape[-1]

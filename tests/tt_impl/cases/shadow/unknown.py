@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import pytest
 import torch
 
 from refsim.base.errors import UserError
@@ -270,7 +271,13 @@ def what_is_stored(t: Env) -> None:
     everywhere = ttnn.ReplicateTensorToMesh(t.device)
     host = ttnn.from_torch(torch.ones(64, 64), dtype=x.dtype, layout=x.layout, mesh_mapper=everywhere)
     cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(0, 0))})
-    raises(ShadowError, lambda: ttnn.copy_host_to_device_tensor_partial(host, x, cores), "lies on a core")
+    with pytest.raises(RuntimeError, match="only supported for sharded"):
+        ttnn.copy_host_to_device_tensor_partial(host, x, cores)
+    ttnn.copy_host_to_device_tensor_partial(host, x, ttnn.CoreRangeSet([]))
+    t.check(x, torch.zeros(64, 64))
+    by_core = ttnn.MemoryConfig(ttnn.BufferType.L1, ttnn.NdShardSpec([32, 64], cores, ttnn.ShardOrientation.ROW_MAJOR))
+    parts = ttnn.to_memory_config(x, by_core)
+    raises(ShadowError, lambda: ttnn.copy_host_to_device_tensor_partial(host, parts, cores), "lies on a core")
     raises(
         ShadowError, lambda: t.shadow.store.write(x, [torch.zeros(64, 64)] * 7, "a test"), "7 values for the 8 devices"
     )

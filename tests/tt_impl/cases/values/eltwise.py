@@ -32,6 +32,31 @@ def unary(t: Env) -> None:
         t.check(out, t.shards(function(x.bfloat16().float()), (2, 3)))
 
 
+def unary_at_every_bfloat16(t: Env) -> None:
+    """In float32 some of torch's own functions overflow before their results do."""
+    patterns = torch.arange(2**16).to(torch.int16).view(torch.bfloat16).float()
+    x = patterns[patterns.isfinite()].reshape(1, 1, -1, 64)
+    for name, function in {"cosh": torch.cosh, "sinh": torch.sinh, "hardswish": F.hardswish}.items():
+        out = getattr(t.ttnn, name)(t.put(x, dtype="float32"))
+        assert torch.equal(t.shadow.values(out)[0], function(x.double()).float()), name
+
+
+def logit_rounds_as_its_kernel(t: Env) -> None:
+    """In bfloat16, 1 - 0.498 is 0.5; 0.38 is 0.380859375 as a bound, and 1 - 0.38 is 0.6171875."""
+    for value, eps, wanted in (
+        (0.498046875, None, 0.99609375),
+        (0.498046875, -1.0, 0.99609375),
+        (0.1, 0.38, 0.6171875),  # 0.380859375 / 0.6171875
+        (0.9, 0.38, 1.609375),  # 0.6171875 / 0.3828125
+        (0.9, 1.0, 8.875),  # 0.8984375 / 0.1015625
+    ):
+        x = torch.full((32, 32), value).bfloat16()
+        out = t.ttnn.logit(t.put(x), eps=eps)
+        assert t.shadow.values(out)[0][0, 0] == torch.tensor(wanted).bfloat16().log(), (value, eps)
+        exact = t.ttnn.logit(t.put(x.float(), dtype="float32"), eps=eps)
+        assert t.shadow.values(exact)[0][0, 0] == t.ttnn.get_golden_function(t.ttnn.logit)(x.float(), eps=eps)[0, 0]
+
+
 def binary(t: Env) -> None:
     for name, function in BINARY.items():
         a, b = t.rand(1, 1, 64, 256), t.rand(1, 1, 64, 256)
