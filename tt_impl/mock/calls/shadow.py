@@ -21,7 +21,14 @@ import tt_impl.mock.rules  # noqa: F401 - registers the rules
 from tt_impl.mock.calls.checks import emulating
 from tt_impl.mock.calls.constructors import Constructors
 from tt_impl.mock.calls.golden import OPTION, golden_values, has_golden
-from tt_impl.mock.calls.special import READS, SPECIAL, WITHOUT_VALUES, check_queue, touches_device
+from tt_impl.mock.calls.special import (
+    READS,
+    SPECIAL,
+    WITHOUT_VALUES,
+    check_queue,
+    limits_on_host,
+    touches_device,
+)
 from tt_impl.mock.calls.stand_ins import on_whole_devices
 from tt_impl.mock.calls.traces import Recorded, Step, Tracing, remembered, without_tensors
 from tt_impl.mock.calls.waiting import Queue, Queues
@@ -75,6 +82,8 @@ class Shadow(Tracing):
     def handle(self, call: Invocation) -> Any:
         self.calls[call.name] += 1
         self.check_traced(call.name)
+        if call.name == "ttnn.slice" and self.computes:
+            call = limits_on_host(self, call)
         asked = call.kwargs
         call = on_whole_devices(self, call)
         if not self.computes:

@@ -8,6 +8,7 @@ mock.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import ttnn
 from refsim.base.errors import UserError
 from tt_impl.mock.calls.draws import RANDOM
 from tt_impl.mock.calls.stand_ins import EMULATED, Emulating, proceed
-from tt_impl.mock.calls.traces import EMULATED_TRACES
+from tt_impl.mock.calls.traces import EMULATED_TRACES, Tracing
 from tt_impl.mock.storage.buffers import Window
 from tt_impl.mock.storage.errors import MissingRule, ShadowError, UnknownPadding
 from tt_impl.mock.storage.host import copy_into, host_padding, host_shards, host_tensor
@@ -85,6 +86,20 @@ def _read(shadow: ProgramValues, tensor: ttnn.Tensor, reader: str) -> ttnn.Tenso
     """Make a host tensor of the values of ``tensor``, tiles filled up as on the device."""
     padding = shadow.store.padding(tensor, reader)
     return host_tensor(tensor, shadow.store.read(tensor, reader), padding)
+
+
+def limits_on_host(shadow: Tracing, call: Invocation) -> Invocation:
+    """Give ``ttnn.slice`` host tensors for limits that it reads before it cuts: those of rows, or with steps."""
+    arguments = call.named("input_tensor", "starts", "ends", "slice_step")
+    limits = [arguments.get(name) for name in ("starts", "ends")]
+    limits = [value for value in limits if isinstance(value, TENSOR) and on_device(value)]
+    on_tiles = arguments["input_tensor"].layout == ttnn.TILE_LAYOUT
+    if not limits or (on_tiles and all(step == 1 for step in arguments.get("slice_step") or ())):
+        return call
+    shadow.check_traced("ttnn.from_device")
+    read = {id(limit): _read(shadow, limit, call.name) for limit in limits}
+    args = tuple(read.get(id(value), value) for value in call.args)
+    return replace(call, args=args, kwargs={name: read.get(id(value), value) for name, value in call.kwargs.items()})
 
 
 def _padded_to_host(shadow: ProgramValues, call: Invocation) -> Any:

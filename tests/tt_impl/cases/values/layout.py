@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -271,6 +272,16 @@ def padding_that_operations_fill_themselves(t: Env) -> None:
         statistics = session.shadow.values(ttnn.rms_norm_pre_all_gather(tensor))[0][..., 0]
     torch.testing.assert_close(statistics, wanted.bfloat16().float().square().sum(-1), rtol=0.02, atol=0)
     assert [finding for finding in find(session.log) if finding.kind == "tile-padding"] == []
+
+
+def slices_by_limits_on_devices(t: Env) -> None:
+    """Tiles are cut without steps by limits that devices read; else ttnn reads them, of one device alone."""
+    ttnn, x = t.ttnn, t.rand(1, 2, 64, 64)
+    limits = ([0, 0, 32, 0], [1, 2, 64, 64])
+    first, end = (t.put(torch.tensor(places), dtype="uint32", layout="ROW_MAJOR") for places in limits)
+    t.check(ttnn.slice(t.put(x), first, end, slice_dim=2, num_devices=2), x[:, :, 32:])
+    with pytest.raises(RuntimeError, match="Can't get a single buffer from host storage"):
+        ttnn.slice(t.put(x, layout="ROW_MAJOR"), first, end)
 
 
 CASES = collect(globals())
