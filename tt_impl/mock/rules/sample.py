@@ -44,9 +44,12 @@ def rotate(
     expand: bool = False,
     interpolation_mode: str = "nearest",
 ) -> Tensor:
-    """Turn [N, H, W, C] counter-clockwise by ``angle`` degrees around ``center`` (x, y), ``fill`` from outside."""
+    """Turn [N, H, W, C] counter-clockwise by ``angle`` degrees around ``center`` (x, y), ``fill`` from outside.
+
+    The center is counted from the image's upper left corner, as torchvision counts, the first pixel lies at (0.5, 0.5).
+    """
     batch, height, width = input_tensor.shape[:3]
-    center_x, center_y = center if center is not None else ((width - 1) / 2, (height - 1) / 2)
+    center_x, center_y = (place - 0.5 for place in center or (width / 2, height / 2))
     sine = math.sin(math.radians(angle))
     cosine = math.cos(math.radians(angle))
     y = torch.arange(height, dtype=torch.float64).view(1, -1, 1) - center_y

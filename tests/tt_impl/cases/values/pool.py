@@ -129,7 +129,7 @@ def quarter_turns(t: Env) -> None:
 
 
 def turned_around_a_corner(t: Env) -> None:
-    """Around pixel (0, 0) by 90 degrees everything but the first column leaves, and ``fill`` comes in."""
+    """Around the first pixel by 90 degrees everything but the first column leaves, and ``fill`` comes in."""
     x, parts = spread(t, 1, 4, 4, 32)
     x = t.ttnn.to_layout(x, t.ttnn.ROW_MAJOR_LAYOUT)
     wanted = []
@@ -137,18 +137,25 @@ def turned_around_a_corner(t: Env) -> None:
         turned = torch.full_like(part, 2.0)
         turned[:, 0] = part[:, :, 0]  # what was below is now to the right
         wanted.append(turned)
-    t.check(t.ttnn.rotate(x, 90.0, center=(0.0, 0.0), fill=2.0), wanted)
+    t.check(t.ttnn.rotate(x, 90.0, center=(0.5, 0.5), fill=2.0), wanted)
 
 
 def turned_by_any_angle(t: Env) -> None:
-    """A plane stays a plane: bilinear interpolation of x + 3 y is exact."""
+    """A plane stays a plane, around any center: bilinear interpolation of x + 3 y is exact."""
     y, x = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
     plane = (x + 3 * y).view(1, 16, 16, 1).expand(1, 16, 16, 32).contiguous()
     image = t.put(plane, dtype="float32", layout="ROW_MAJOR")
-    out = t.ttnn.rotate(image, 30.0, interpolation_mode="bilinear", fill=2.0)
-    angle, center = math.radians(30.0), 7.5
-    column = math.cos(angle) * (x - center) - math.sin(angle) * (y - center) + center
-    row = math.sin(angle) * (x - center) + math.cos(angle) * (y - center) + center
+    for middle_x, middle_y in ((8.0, 8.0), (4.0, 11.5)):
+        _turned(t, image, x, y, middle_x - 0.5, middle_y - 0.5)
+
+
+def _turned(t: Env, image: Any, x: torch.Tensor, y: torch.Tensor, middle_x: float, middle_y: float) -> None:
+    """Compare with pixels turned around the place of one: half a pixel beside what ttnn and torchvision are told."""
+    center = {} if middle_x == middle_y == 7.5 else {"center": (middle_x + 0.5, middle_y + 0.5)}
+    out = t.ttnn.rotate(image, 30.0, interpolation_mode="bilinear", fill=2.0, **center)
+    angle = math.radians(30.0)
+    column = math.cos(angle) * (x - middle_x) - math.sin(angle) * (y - middle_y) + middle_x
+    row = math.sin(angle) * (x - middle_x) + math.cos(angle) * (y - middle_y) + middle_y
     inside = (row >= 0) & (row <= 15) & (column >= 0) & (column <= 15)
     got = t.shadow.values(out)[0][0, :, :, 0]
     torch.testing.assert_close(got[inside], (column + 3 * row)[inside], rtol=1e-4, atol=1e-3)
@@ -156,7 +163,7 @@ def turned_by_any_angle(t: Env) -> None:
     beyond = (row - near_row).abs() + (column - near_column).abs()
     edge = (beyond > 0) & (beyond < 1) & ((row == near_row) | (column == near_column))  # between a border and ``fill``
     assert edge.sum() > 10
-    nearest = t.shadow.values(t.ttnn.rotate(image, 30.0))[0][0, :, :, 0]
+    nearest = t.shadow.values(t.ttnn.rotate(image, 30.0, **center))[0][0, :, :, 0]
     whole = torch.floor(column + 0.5) + 3 * torch.floor(row + 0.5)
     assert torch.equal(nearest[inside], whole[inside])
     wanted = (1 - beyond) * (near_column + 3 * near_row) + beyond * 2.0
