@@ -31,7 +31,7 @@ from refsim.files.tables import as_markdown
 
 SUITES = {
     "unit": "`tests/ttnn/unit_tests`",
-    "files": "Every case of some files of `tests/ttnn/unit_tests`",
+    "files": "Every case of whole files of `tests/ttnn/unit_tests`",
     "tt-dit": "tt_dit, one or two layers at published widths, random weights",
     "numerics": "tt_dit, its operations rounded as kernels round",
 }
@@ -105,7 +105,9 @@ def _page(
     for name, title in SUITES.items():
         lines += ["", f"## {title}", ""]
         if name in runs:
-            lines += [*BEFORE.get(name, []), _by(runs[name].by, facts["seed"]), "", *_suite(runs[name])]
+            by = _by(runs[name].by, facts["seed"])
+            by += f" Files that ran: {runs[name].jobs}." if name == "files" else ""
+            lines += [*BEFORE.get(name, []), by, "", *_suite(runs[name])]
         else:
             lines += [_former(former, title) or _not_run(name)]
     for name, title, rows, section in (

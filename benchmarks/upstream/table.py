@@ -74,6 +74,7 @@ class Run:
         modules: file of the tree to the error of its import.
         cut: names of jobs that were ended because of their time.
         silent: names of jobs that ended without a single case, with the exit status of pytest.
+        jobs: how many have ended; whole files are a job each.
         missing: names of jobs that are yet to be run.
         alone: how many cases were run once more by themselves, and count as they ended there.
         not_alone: how many were killed or out of time, and were not.
@@ -85,6 +86,7 @@ class Run:
     modules: dict[str, str] = field(default_factory=dict)
     cut: list[str] = field(default_factory=list)
     silent: dict[str, int] = field(default_factory=dict)
+    jobs: int = 0
     missing: list[str] = field(default_factory=list)
     alone: int = 0
     not_alone: int = 0
@@ -125,6 +127,7 @@ def read(folder: Path) -> Run:
     if (folder / JOBS).exists():
         names = json.loads((folder / JOBS).read_text(encoding="utf-8"))
         run.missing = [name for name in names if not (folder / f"{name}.done").exists()]
+        run.jobs = len(names) - len(run.missing)
     return run
 
 

@@ -232,6 +232,20 @@ def test_the_report_counts_and_explains(tmp_path):
     )  # kept
 
 
+def test_the_report_says_how_many_whole_files_ran(tmp_path):
+    runs = tmp_path / "out" / "files"
+    runs.mkdir(parents=True)
+    (runs / jobs.JOBS).write_text(json.dumps(["file-a", "file-b", "file-c"]))
+    for name in ("file-a", "file-b"):
+        (runs / f"{name}.jsonl").write_text(json.dumps(LINE | {"id": LINE["id"] + name}))
+        (runs / f"{name}.done").write_text(json.dumps({"name": name, "seconds": 1.0, "cut": False}))
+    page.write(tmp_path / "out", tmp_path, FACTS)
+    text = (tmp_path / "upstream.md").read_text()
+    assert "that was not noted, seed `0`. Files that ran: 2." in text
+    assert "2 cases started, 2 counted" in text
+    assert "**Not run yet**, and not in the tables: file-c." in text
+
+
 @pytest.mark.parametrize(
     ("verdict", "caught", "how"),
     [
