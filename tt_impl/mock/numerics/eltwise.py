@@ -15,21 +15,32 @@ from torch import Tensor
 
 from refsim.numerics import FUNCTIONS
 from refsim.numerics.composites import Compute, elementwise
-from tt_impl.mock.numerics.kernel import Kernel, Unmodelled, dtypes_of, rounded
+from refsim.numerics.formats import truncate
+from tt_impl.mock.numerics.kernel import ROUNDED, Kernel, Unmodelled, dtypes_of, rounded
 from tt_impl.mock.numerics.unrounded import UNROUNDED
 from tt_impl.mock.rules.eltwise import activate, clamped, parsed
+from tt_impl.mock.rules.registry import RULES
 from tt_impl.mock.storage.values import Shards
 
 SAME = {"swish": "silu", "sigmoid_accurate": "sigmoid", "recip": "reciprocal"}
 """Functions that have another name in :mod:`refsim.numerics`."""
 APPROXIMATE = {"gelu": True}
 """Whether an activation without a parameter that says so is approximate; by default it is not."""
+WITH_NUMBERS = frozenset(
+    "clamp clamp_tss clip fill hardtanh heaviside maximum minimum relu_max relu_min threshold where".split()
+)
+"""Functions that may give a number of the call, a float32; their kernels do not round it before they store it."""
 
 
 def compute_of(kernel: Kernel, *operands: Any) -> Compute:
     """Return what element-wise kernels run with: HiFi4, and 32 bits where a tensor is float32."""
     wide = "float32" in {*dtypes_of(operands), kernel.out_dtype}
     return Compute("HiFi4", fp32_dest_acc_en=wide, arch=kernel.arch, level=kernel.level)
+
+
+def _stored(compute: Compute, value: Tensor) -> Tensor:
+    """Return what a store without rounding leaves: it cuts to a 16-bit destination."""
+    return value if compute.fp32_dest_acc_en else truncate(value, 7)
 
 
 def activated(compute: Compute, value: Tensor, activation: Any) -> Tensor:
@@ -44,6 +55,8 @@ def activated(compute: Compute, value: Tensor, activation: Any) -> Tensor:
         return replace(compute, approximate=cheap or plain != name).sfpu(function, value)
     if name in ("power", "power_iterative"):
         return elementwise.raised(compute, value, parameters[0])
+    if name in WITH_NUMBERS:
+        return _stored(compute, activate(value, activation))
     if f"ttnn.{name}" in UNROUNDED:
         return activate(value, activation)
     raise Unmodelled(f"activation {name}")
@@ -75,6 +88,17 @@ def _unary(name: str) -> Callable[..., list[Tensor]]:
 for _name in (*FUNCTIONS, *SAME):
     if f"ttnn.{_name}" not in UNROUNDED and _name not in ("gelu_tanh", "recip"):
         rounded(_name)(_unary(_name))
+
+
+def _chosen(kernel: Kernel, args: tuple, kwargs: dict[str, Any]) -> list[list[Tensor]]:
+    values = RULES[kernel.call.name](kernel.call, args, kwargs)
+    if kwargs.get("activations"):
+        raise Unmodelled("activations")
+    compute = compute_of(kernel, *args, *kwargs.values())
+    return [[_stored(compute, value) for value in devices] for devices in values]
+
+
+ROUNDED.update({f"ttnn.{name}": _chosen for name in WITH_NUMBERS})
 
 
 @rounded("logit")

@@ -1,4 +1,7 @@
-"""Operations that round nothing: they move values, choose among them, compare them, or give integers."""
+"""Operations that round nothing: they move values, choose among them, compare them, or give integers.
+
+Those that may give a number of the call are in :data:`tt_impl.mock.numerics.eltwise.WITH_NUMBERS`.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,10 @@ _MOVE = """
     experimental.deepseek_prefill.update_padded_kv_cache experimental.deepseek_prefill.zero_padded_kv_cache
 """
 _CHOOSE = """
-    abs bitwise_not ceil clamp clip eqz fill floor gez gtz heaviside identity isfinite isinf isnan isneginf isposinf lez
-    logical_not logical_not_ ltz neg nez relu relu6 relu_max relu_min round sign signbit threshold tril triu trunc
-    hardtanh hardshrink alt_complex_rotate90 bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift
-    logical_left_shift logical_right_shift eq ge gt le lt ne eq_ ge_ gt_ le_ lt_ ne_ logical_and logical_or logical_xor
-    logical_and_ logical_or_ logical_xor_ maximum minimum where isclose max_pool2d adaptive_max_pool2d max min argmax
-    sort topk experimental.isin nonzero
+    abs bitwise_not ceil eqz floor gez gtz identity isfinite isinf isnan isneginf isposinf lez logical_not logical_not_
+    ltz neg nez relu relu6 round sign signbit tril triu trunc hardshrink alt_complex_rotate90 bitwise_and bitwise_or
+    bitwise_xor bitwise_left_shift bitwise_right_shift logical_left_shift logical_right_shift eq ge gt le lt ne eq_ ge_
+    gt_ le_ lt_ ne_ logical_and logical_or logical_xor logical_and_ logical_or_ logical_xor_ isclose max_pool2d
+    adaptive_max_pool2d max min argmax sort topk experimental.isin nonzero
 """
 UNROUNDED = frozenset(f"ttnn.{name}" for name in (_MOVE + _CHOOSE).split())

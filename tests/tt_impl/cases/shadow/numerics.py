@@ -84,6 +84,27 @@ def products(t: Env) -> None:
     assert t.shadow.numerics.rounded["ttnn.linear"] == 8
 
 
+def numbers_are_cut_by_the_store(t: Env) -> None:
+    """0.06719 lies nearer to 0.0674, its truncation to bfloat16 is 0.0669; a float32 keeps it."""
+    _rounds(t)
+    ttnn, number = t.ttnn, 0.06719
+    zeros, wide = t.put(torch.zeros(32, 32)), t.put(torch.zeros(32, 32), dtype="float32")
+    below, whole = torch.full((32, 32), 0.06689453125), t.put(torch.zeros(32, 32), dtype="int32")
+    for out in (
+        ttnn.maximum(zeros, number), ttnn.minimum(zeros, -number), ttnn.clamp(zeros, number, 1.0),
+        ttnn.fill(zeros, number), ttnn.relu_min(zeros, number), ttnn.hardtanh(zeros, min_val=number, max_val=1.0),
+        ttnn.heaviside(zeros, number), ttnn.threshold(zeros, 0.5, number), ttnn.where(zeros, zeros, number),
+        ttnn.unary_chain(zeros, [ttnn.UnaryWithParam(ttnn.UnaryOpType.MAXIMUM, number)]),
+    ):  # fmt: skip
+        _same(t, ttnn.abs(out), below)
+    _same(t, ttnn.relu_max(t.put(torch.ones(32, 32)), number), below)
+    _same(t, ttnn.maximum(wide, number), torch.full((32, 32), number))
+    _same(t, ttnn.clamp(whole, 3, 7), torch.full((32, 32), 3))
+    assert t.shadow.numerics.once == {}
+    ttnn.maximum(zeros, zeros, activations=[ttnn.UnaryWithParam(ttnn.UnaryOpType.EXP)])
+    assert t.shadow.numerics.once == {"ttnn.maximum (activations)": 1}
+
+
 def elements(t: Env) -> None:
     """Additions on the matrix unit, products on the vector unit unless they are fast, numbers, functions, packing."""
     _rounds(t)
