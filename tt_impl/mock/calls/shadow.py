@@ -18,6 +18,7 @@ import torch
 import ttnn
 
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
+from tt_impl.mock.calls.again import is_written, origin_of, sign
 from tt_impl.mock.calls.checks import emulating
 from tt_impl.mock.calls.constructors import Constructors
 from tt_impl.mock.calls.golden import OPTION, golden_values, has_golden
@@ -143,6 +144,11 @@ class Shadow(Tracing):
 
     def evaluate(self, context: Call, shards: dict[int, Shards], written: list[ttnn.Tensor]) -> None:
         """Compute the outputs and keep those that are ``written``: the others are views of inputs."""
+        origin = None
+        if context.name in RULES and any(buffer_of(tensor) in self.store.values for tensor in written):
+            origin = origin_of(context, self.store, written, all_options=self.numerics is not None)
+            if origin is not None and is_written(origin, self.store, written):
+                return
         whole = with_padding(context, self.store, shards)
         values = self._values(context, whole)
         if whole is not shards:
@@ -158,6 +164,8 @@ class Shadow(Tracing):
         for i, (tensor, value) in enumerate(zip(context.outputs, values, strict=True)):
             if id(tensor) in stored:
                 self.store.write(tensor, value, context.name, left[i] if left else context.padding)
+        if origin is not None:
+            sign(origin, self.store, written)
 
     def _before(self, call: Invocation) -> dict[int, BufferValues | None]:
         """Return the buffers that an operation may write into, by id, and what they hold before it runs."""

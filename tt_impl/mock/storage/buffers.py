@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -22,6 +23,8 @@ class BufferValues:
     view: View
     values: dict[int, torch.Tensor]
     padding: Padding = field(default_factory=Padding)
+    origin: Any = None
+    """The call that wrote them, see :mod:`tt_impl.mock.calls.again`."""
 
     def seen_by(self, view: View, ranks: Sequence[int]) -> list[torch.Tensor] | None:
         """Return the values of some devices as ``view`` reads them; None if it reads padding that nobody knows."""

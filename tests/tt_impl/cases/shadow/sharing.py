@@ -7,6 +7,7 @@ import resource
 import torch
 from torch import Tensor
 
+from tests.tt_impl.cases.shadow.numerics import _rounds
 from tests.tt_impl.cases.values.attention import _ring, sdpa
 from tests.tt_impl.env import Dims, Env, collect
 
@@ -67,6 +68,72 @@ def same_values_apart(t: Env) -> None:
     out = t.ttnn.add(t.put(a), t.put(b, (2, None)))
     t.check(out, [a + part for part in t.shards(b, (2, None))])
     assert _evaluated(t, "add") == t.shape[0]
+
+
+def repeated_calls(t: Env) -> None:
+    """A call whose output holds what it would write is not computed again; one that would write anything else is."""
+    ttnn, first, second = t.ttnn, t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64)
+    x, y, out = t.put(first), t.put(second), t.put(torch.zeros(1, 1, 32, 64))
+    t.shadow.evaluations.clear()
+    for number, computed, wanted in (
+        (2.0, 1, first * 2), (2.0, 0, first * 2), (3.0, 1, first * 3), (1, 1, first), (True, 1, first),
+    ):  # fmt: skip
+        ttnn.multiply(x, number, output_tensor=out)
+        assert _evaluated(t, "multiply") == computed, number
+        t.check(out, wanted)
+    ttnn.add(x, y, output_tensor=out)
+    t.check(out, first + second)
+    ttnn.add(y, y, output_tensor=out)
+    ttnn.add(x, y, output_tensor=out)
+    assert _evaluated(t, "add") == 3
+    t.check(out, first + second)
+    ttnn.copy(y, x)
+    ttnn.add(x, y, output_tensor=out)
+    assert _evaluated(t, "add") == 1
+    t.check(out, second + second)
+    ttnn.add_(x, 1.0)
+    ttnn.add_(x, 1.0)
+    t.check(x, (second + 1).bfloat16().float() + 1)
+
+
+def repeated_calls_with_another_config(t: Env) -> None:
+    """With numerics an option that rounds otherwise counts, also one that was changed in the same config."""
+    _rounds(t)
+    ttnn, weight, out = t.ttnn, t.put(t.rand(64, 64)), t.put(torch.zeros(1, 1, 32, 64))
+    x = t.put(t.rand(1, 1, 32, 64))
+    config = ttnn.WormholeComputeKernelConfig(math_fidelity=ttnn.MathFidelity.HiFi4)
+    results = []
+    for fidelity in (ttnn.MathFidelity.HiFi4, ttnn.MathFidelity.LoFi, ttnn.MathFidelity.LoFi):
+        config.math_fidelity = fidelity
+        ttnn.matmul(x, weight, compute_kernel_config=config, optional_output_tensor=out)
+        results.append(t.shadow.values(out)[0])
+    assert not torch.equal(results[0], results[1]) and torch.equal(results[1], results[2])
+    assert t.shadow.numerics.rounded["ttnn.matmul"] == 2
+
+
+def repeated_replays(t: Env) -> None:
+    """A trace that finds its inputs as its last replay did writes nothing anew, but where somebody wrote in between."""
+    ttnn, first, second = t.ttnn, t.rand(1, 1, 32, 64), t.rand(1, 1, 32, 64)
+    x, y, kept = t.put(first), t.put(second), t.put(torch.zeros(1, 1, 32, 64))
+    trace = ttnn.begin_trace_capture(t.device, cq_id=0)
+    out = ttnn.add(ttnn.multiply(x, 2.0), y)
+    ttnn.multiply(x, 4.0, output_tensor=kept)
+    ttnn.end_trace_capture(t.device, trace, cq_id=0)
+    t.check(kept, torch.zeros(1, 1, 32, 64))
+    for write, computed in (
+        (lambda: None, [2, 1]),
+        (lambda: None, [0, 0]),
+        (lambda: ttnn.copy(x, kept), [1, 0]),
+        (lambda: ttnn.copy(y, x), [2, 1]),
+        (lambda: ttnn.copy(y, x), [2, 1]),
+    ):
+        write()
+        t.shadow.evaluations.clear()
+        ttnn.execute_trace(t.device, trace, cq_id=0, blocking=True)
+        assert [_evaluated(t, name) for name in ("multiply", "add")] == computed
+        value = t.shadow.values(x)[0]
+        t.check(kept, value * 4)
+        t.check(out, (value * 2).bfloat16().float() + second)
 
 
 def scores_of_a_video(t: Env) -> None:
