@@ -4,6 +4,7 @@
     python -m benchmarks.upstream unit --out out/upstream      a sample of ttnn's unit tests
     python -m benchmarks.upstream files --out out/upstream     every case of some of their files
     python -m benchmarks.upstream tt-dit --out out/upstream    tt_dit's, with random weights
+    python -m benchmarks.upstream galaxy --out out/upstream    tt_dit's for more than eight devices
     python -m benchmarks.upstream numerics --out out/upstream  tt_dit's, rounded as kernels round
     python -m benchmarks.upstream bugs --out out/upstream      bugs seeded into tt_dit
     python -m benchmarks.upstream attention --out out/upstream attention of Wan's 32,760 and 75,600 tokens
@@ -31,7 +32,7 @@ from parity.measure.machine import git
 from refsim.runtime.host_memory import total_bytes
 
 COMMIT = "622c6fb9"
-STEPS = ("unit", "files", "tt-dit", "numerics", "bugs", "attention", "memory", "report")
+STEPS = ("unit", "files", "tt-dit", "galaxy", "numerics", "bugs", "attention", "memory", "report")
 
 
 def commit(checkout: Path) -> str:
@@ -69,10 +70,12 @@ def parser() -> argparse.ArgumentParser:
         "--per-function",
         type=int,
         default=0,
-        help="cases of one function; 0: 4 of ttnn's, 2 of tt_dit's, 1 with numerics",
+        help="cases of one function; 0: 4 of ttnn's, 2 of tt_dit's, 1 on a galaxy or with numerics",
     )
     made.add_argument("--workers", type=int, default=2, help="processes at once")
-    made.add_argument("--case-timeout", type=float, default=0, help="seconds; 0: 60 of ttnn's, 960 of tt_dit's")
+    made.add_argument(
+        "--case-timeout", type=float, default=0, help="seconds; 0: 60 of ttnn's, 960 of tt_dit's, 1800 on a galaxy"
+    )
     made.add_argument(
         "--job-limit",
         type=float,
@@ -133,11 +136,12 @@ def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
         timeout = arguments.case_timeout or 60
         planned = jobs.file_jobs(checkout, arguments.files, arguments.seed, arguments.job_limit or 1200)
     else:
-        rounded = step == "numerics"
-        per = arguments.per_function or (1 if rounded else 2)
-        timeout = arguments.case_timeout or 960
+        per = arguments.per_function or (2 if step == "tt-dit" else 1)
+        timeout = arguments.case_timeout or (1800 if step == "galaxy" else 960)
         limit_s = arguments.job_limit or 7200
-        planned = jobs.dit_jobs(checkout, per, arguments.seed, limit_s, "fast" if rounded else "off")
+        numerics = "fast" if step == "numerics" else "off"
+        mesh = "galaxy" if step == "galaxy" else "t3k"
+        planned = jobs.dit_jobs(checkout, per, arguments.seed, limit_s, numerics, mesh)
     passing = arguments.passing if step == "numerics" else None
     jobs.run(checkout, planned, out / step, arguments.workers, timeout, only, passing)
 

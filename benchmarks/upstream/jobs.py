@@ -117,21 +117,25 @@ def _parts(tree: Path, files: Sequence[str]) -> Iterable[list[str]]:
         yield part
 
 
-def dit_jobs(tree: Path, per_function: int, seed: str, limit_s: float, numerics: str = "off") -> list[Job]:
-    """Jobs of tt_dit's tests, a directory each, on the eight devices of a T3K; whole pipelines are left out.
+def dit_jobs(
+    tree: Path, per_function: int, seed: str, limit_s: float, numerics: str = "off", mesh: str = "t3k"
+) -> list[Job]:
+    """Jobs of tt_dit's tests, a directory each; whole pipelines are left out.
 
     Args:
         numerics: how values are rounded, as ``--ttnn-mock-numerics`` has it.
+        mesh: the eight devices of a ``t3k``, or a ``galaxy``, for the cases that ask for more.
     """
     jobs = []
     for folder, files in directories(tree, DIT, 2).items():
         chosen = [f for f in files if not Path(f).name.startswith(PIPELINES)]
         if not chosen or folder.split("/")[0] not in ("unit", "models", "blocks", "encoders"):
             continue
-        options = ["--ttnn-mock=t3k", f"--ttnn-mock-seed={seed}", f"--ttnn-mock-numerics={numerics}"]
+        options = [f"--ttnn-mock={mesh}", f"--ttnn-mock-seed={seed}", f"--ttnn-mock-numerics={numerics}"]
         options += ["-p", "benchmarks.upstream.weights"]
         options += ["-p", "benchmarks.upstream.select", f"--ttnn-mock-sample={per_function}"]
         random = {"DIT_UNIT_TEST": "0" if folder.endswith("umt5") else "1"}  # umt5's own random model has 24 layers
+        random |= {"UPSTREAM_GALAXY": "1"} if mesh == "galaxy" else {}
         jobs.append(Job(f"dit-{folder.replace('/', '-')}", tuple(chosen), tuple(options), random, limit_s))
     return jobs
 

@@ -33,6 +33,7 @@ SUITES = {
     "unit": "`tests/ttnn/unit_tests`",
     "files": "Every case of whole files of `tests/ttnn/unit_tests`",
     "tt-dit": "tt_dit, one or two layers at published widths, random weights",
+    "galaxy": "tt_dit on the 32 devices of a Galaxy",
     "numerics": "tt_dit, its operations rounded as kernels round",
 }
 SEEDED = "Bugs seeded into tt_dit"
@@ -51,7 +52,11 @@ ROUNDED = (
     "one that passes without where that one does not (`--passing`): whose failure is `rounding` passes without, and "
     "its threshold is beyond the error that is predicted of the kernels."
 )
-BEFORE = {"tt-dit": [WEIGHTS, ""], "numerics": [ROUNDED, ""]}
+GALAXY = (
+    "The cases of the same tests that ask for more than eight devices, drawn from every function that has some, on the "
+    "mock of a Wormhole Galaxy, with values; a case has half an hour."
+)
+BEFORE = {"tt-dit": [WEIGHTS, ""], "galaxy": [GALAXY, ""], "numerics": [ROUNDED, ""]}
 """What is said of a suite before its numbers."""
 
 

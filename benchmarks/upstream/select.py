@@ -1,7 +1,8 @@
 """A pytest plugin that leaves out cases of tt_dit which another mesh or a day would be needed for; it counts them.
 
 ``-p benchmarks.upstream.select``: a case that asks for more than eight devices is another mesh's, and one of
-``LARGE`` takes more than minutes of two CPU cores. ``UPSTREAM_LARGE=1`` runs the large ones and nothing else.
+``LARGE`` takes more than minutes of two CPU cores. ``UPSTREAM_LARGE=1`` runs the large ones and nothing else,
+``UPSTREAM_GALAXY=1`` those for more than eight devices, without the large ones.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ def large(case: str) -> str:
 def left_out(item: Any) -> str:
     """Why a pytest item is not for this run, or an empty text."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    if devices_of(parameters.get("mesh_device")) > DEVICES:
+    many = devices_of(parameters.get("mesh_device")) > DEVICES
+    if os.environ.get("UPSTREAM_GALAXY") == "1":
+        return large(item.nodeid) if many else "eight devices or fewer"
+    if many:
         return "more than eight devices"
     why = large(item.nodeid)
     if os.environ.get("UPSTREAM_LARGE") == "1":

@@ -119,6 +119,19 @@ def test_a_run_has_small_cases_or_large_ones(wanted, kept, monkeypatch):
     assert [item.nodeid for item in items if not select.left_out(item)] == [kept]
 
 
+def test_a_run_on_a_galaxy_has_cases_for_more_than_eight_devices_alone(monkeypatch, tmp_path):
+    """Large ones are left out of it, too."""
+    monkeypatch.setenv("UPSTREAM_GALAXY", "1")
+    items = [Item("test_small[2x4]", mesh_device=(2, 4)), Item("test_small[4x8]", mesh_device=(4, 8))]
+    items.append(Item("test_mochi_block[long_seq-4x8]", mesh_device=(4, 8)))
+    assert [item.nodeid for item in items if not select.left_out(item)] == ["test_small[4x8]"]
+    tests = tmp_path / jobs.DIT / "unit"
+    tests.mkdir(parents=True)
+    (tests / "test_a.py").touch()
+    (job,) = jobs.dit_jobs(tmp_path, 1, "0", 60, mesh="galaxy")
+    assert "--ttnn-mock=galaxy" in job.options and job.environment["UPSTREAM_GALAXY"] == "1"
+
+
 def test_large_cases_are_named():
     assert select.large("x.py::test_wan_transformer_block[wormhole_b0-14b-720p-2x4sp0tp1]")
     assert not select.large("x.py::test_wan_transformer_model[wormhole_b0-short_seq-2x4sp0tp1-True]")
