@@ -93,8 +93,10 @@ def limits_on_host(shadow: Tracing, call: Invocation) -> Invocation:
     arguments = call.named("input_tensor", "starts", "ends", "slice_step")
     limits = [arguments.get(name) for name in ("starts", "ends")]
     limits = [value for value in limits if isinstance(value, TENSOR) and on_device(value)]
+    if not limits:
+        return call
     on_tiles = arguments["input_tensor"].layout == ttnn.TILE_LAYOUT
-    if not limits or (on_tiles and all(step == 1 for step in arguments.get("slice_step") or ())):
+    if on_tiles and all(step == 1 for step in arguments.get("slice_step") or ()):
         return call
     shadow.check_traced("ttnn.from_device")
     read = {id(limit): _read(shadow, limit, call.name) for limit in limits}

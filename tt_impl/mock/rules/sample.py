@@ -46,7 +46,7 @@ def rotate(
 ) -> Tensor:
     """Turn [N, H, W, C] counter-clockwise by ``angle`` degrees around ``center`` (x, y), ``fill`` from outside.
 
-    The center is counted from the image's upper left corner, as torchvision counts, the first pixel lies at (0.5, 0.5).
+    The center is counted from the image's upper left corner, as torchvision counts: the first pixel lies at (0.5, 0.5).
     """
     batch, height, width = input_tensor.shape[:3]
     center_x, center_y = (place - 0.5 for place in center or (width / 2, height / 2))
