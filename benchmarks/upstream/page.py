@@ -53,8 +53,8 @@ ROUNDED = (
     "its threshold is beyond the error that is predicted of the kernels."
 )
 GALAXY = (
-    "The cases of the same tests that ask for more than eight devices, drawn from every function that has some, on the "
-    "mock of a Wormhole Galaxy, with values; a case has half an hour."
+    "The cases of the same tests that ask for more than eight devices of Wormhole, drawn from every function that has "
+    "some, on the mock of a Galaxy, with values; a case has half an hour."
 )
 BEFORE = {"tt-dit": [WEIGHTS, ""], "galaxy": [GALAXY, ""], "numerics": [ROUNDED, ""]}
 """What is said of a suite before its numbers."""

@@ -2,7 +2,7 @@
 
 ``-p benchmarks.upstream.select``: a case that asks for more than eight devices is another mesh's, and one of
 ``LARGE`` takes more than minutes of two CPU cores. ``UPSTREAM_LARGE=1`` runs the large ones and nothing else,
-``UPSTREAM_GALAXY=1`` those for more than eight devices, without the large ones.
+``UPSTREAM_GALAXY=1`` those for more than eight devices, without the large ones and those for Blackhole.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def left_out(item: Any) -> str:
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     many = devices_of(parameters.get("mesh_device")) > DEVICES
     if os.environ.get("UPSTREAM_GALAXY") == "1":
-        return large(item.nodeid) if many else "eight devices or fewer"
+        if not many:
+            return "eight devices or fewer"
+        return "for Blackhole" if re.search(r"[-_\[]bh_?\d", item.nodeid) else large(item.nodeid)
     if many:
         return "more than eight devices"
     why = large(item.nodeid)

@@ -120,10 +120,11 @@ def test_a_run_has_small_cases_or_large_ones(wanted, kept, monkeypatch):
 
 
 def test_a_run_on_a_galaxy_has_cases_for_more_than_eight_devices_alone(monkeypatch, tmp_path):
-    """Large ones are left out of it, too."""
+    """Large ones are left out of it, too, and those for Blackhole."""
     monkeypatch.setenv("UPSTREAM_GALAXY", "1")
     items = [Item("test_small[2x4]", mesh_device=(2, 4)), Item("test_small[4x8]", mesh_device=(4, 8))]
-    items.append(Item("test_mochi_block[long_seq-4x8]", mesh_device=(4, 8)))
+    others = ("test_mochi_block[long_seq-4x8]", "test_x[bh_4x8sp1]", "test_x[broadcast-bh4x8links2]")
+    items += [Item(case, mesh_device=(4, 8)) for case in others]
     assert [item.nodeid for item in items if not select.left_out(item)] == ["test_small[4x8]"]
     tests = tmp_path / jobs.DIT / "unit"
     tests.mkdir(parents=True)

@@ -90,6 +90,11 @@ def dit_minimal_matmul_addcmul_fused(
     return with_residual(whole, addcmul_input_tensor1, addcmul_input_tensor2, scalar)
 
 
+def _beside(weight: Tensor, ahead: int, ring: int) -> Tensor:
+    """Return ``ring`` parts of rows in the order of the input's parts they are multiplied by: ``ahead`` places on."""
+    return weight.roll(-ahead * (weight.shape[-2] // ring), -2)
+
+
 @across("experimental.all_gather_minimal_matmul_async")
 def all_gather_minimal_matmul_async(
     call: Call,
@@ -110,7 +115,8 @@ def all_gather_minimal_matmul_async(
 ) -> tuple[list[Tensor], ...]:
     """Gather the input's last dim along the axis, then multiply: [.., K/P] @ [K, N] -> ``chunks`` x [.., N/chunks].
 
-    A weight whose rows are cut over ``fsdp_cluster_axis`` is gathered on the way too.
+    A weight whose rows are cut over ``fsdp_cluster_axis`` is gathered on the way, too, over a ring as large. Every step
+    multiplies the parts that both rings bring then: those ``t`` devices on from this one, each along its own axis.
     """
     whole = gathered(input_tensor, -1, cluster_axis)
     call.written("persistent_output_buffer", whole)
@@ -118,6 +124,8 @@ def all_gather_minimal_matmul_async(
     if fsdp_cluster_axis is not None:
         weight = gathered(weight_tensor, -2, fsdp_cluster_axis)
         call.written("persistent_weight_buffer", weight)
+        places = zip(weight_tensor.places(cluster_axis), weight_tensor.places(fsdp_cluster_axis), strict=True)
+        weight = call.each(_beside, weight, [b - a for a, b in places], input_tensor.ring_size(cluster_axis))
 
     def multiplied(x: Tensor, w: Tensor, bias: Any, residual: Any, gate: Any) -> Sequence[Tensor]:
         product = with_residual(minimal_matmul(x, w, bias, **how), residual, gate, scalar)

@@ -8,12 +8,15 @@ from hypothesis import strategies as st
 from tests.tt_impl.cases.properties.prop_collectives import _over
 from tests.tt_impl.cases.properties.prop_matmul_fused import _sums
 from tests.tt_impl.env import Env, collect
-from tests.tt_impl.properties import drawn, each, spread
+from tests.tt_impl.properties import drawn, spread
 
 
 @drawn(2, axis=st.sampled_from([0, 1]))
 def gathered_before_with_fsdp(t: Env, axis: int) -> None:
-    """The weight's rows are cut over the other axis, and gathered into a buffer of their own."""
+    """The weight's rows are cut over the other axis, and gathered into a buffer of their own.
+
+    A step multiplies what both rings bring: the parts of the next device on either axis, not those of the same number.
+    """
     inner = 64 * t.shape[0] * t.shape[1]
     x, xs = spread(t, 1, 1, 64, inner // t.shape[axis])
     w, ws = spread(t, inner // t.shape[1 - axis], 384, scale=0.1)
@@ -31,7 +34,16 @@ def gathered_before_with_fsdp(t: Env, axis: int) -> None:
     whole = _over(t, axis, xs, lambda group, _: torch.cat(group, -1))
     weights = _over(t, 1 - axis, ws, lambda group, _: torch.cat(group, -2))
     t.check(weight, weights, ulps=0)
-    t.check(out, each(lambda x, w: _sums(x, w).float(), whole, weights), ulps=2)
+    size = t.shape[axis]
+    products = []
+    for device in range(t.n):
+        row, column = divmod(device, t.shape[1])
+        a, b = (row, column) if axis == 0 else (column, row)
+        steps = [((a + step) % size, (b + step) % size) for step in range(size)]
+        columns, rows = whole[device].chunk(size, -1), weights[device].chunk(size, -2)
+        beside = [columns[i] for i, _ in steps], [rows[j] for _, j in steps]
+        products.append(_sums(torch.cat(beside[0], -1), torch.cat(beside[1], -2)).float())
+    t.check(out, products, ulps=2)
 
 
 CASES = collect(globals())
