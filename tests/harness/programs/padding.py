@@ -108,9 +108,30 @@ def inner_dim(t: Env, wrong: bool) -> None:
     left = ttnn.add(put(t, a), 1.0)
     if not wrong:
         left = ttnn.fill_implicit_tile_padding(left, 0.0)
-    out = ttnn.matmul(left, ttnn.add(put(t, b), 1.0))  # here
+    right = ttnn.add(put(t, b), 1.0)
+    out = ttnn.experimental.minimal_matmul(left, right)  # here
     difference = first(t, out) - (a + 1) @ (b + 1)
     assert abs(difference.mean() - 14 * wrong) < 0.2
+    for operation in (ttnn.matmul, ttnn.linear):  # their readers put zeros there
+        assert abs((first(t, operation(left, right)) - (a + 1) @ (b + 1)).mean()) < 0.2
+
+
+def inner_dim_of_shards(t: Env, wrong: bool) -> None:
+    """Shards are multiplied where they lie, with what fills up their tiles, by the program for batches."""
+    ttnn = t.ttnn
+    a, b = t.rand(2, 1, 32, 50), t.rand(2, 1, 50, 32)
+    left, right = (ttnn.add(put(t, value), 1.0) for value in (a, b))
+    if not wrong:
+        left = ttnn.fill_implicit_tile_padding(left, 0.0)
+    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(1, 0))})
+    shard = ttnn.ShardSpec(cores, (32, 64), ttnn.ShardOrientation.ROW_MAJOR)
+    memory = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, shard)
+    config = ttnn.MatmulMultiCoreReuseProgramConfig(
+        compute_with_storage_grid_size=(2, 1), in0_block_w=2, out_subblock_h=1, out_subblock_w=1, per_core_M=1,
+        per_core_N=1,
+    )  # fmt: skip
+    out = ttnn.matmul(ttnn.to_memory_config(left, memory), right, program_config=config)  # here
+    assert abs((first(t, out) - (a + 1) @ (b + 1)).mean() - 14 * wrong) < 0.2
 
 
 def sharded_softmax(t: Env, wrong: bool) -> None:
@@ -143,7 +164,8 @@ EXPECTED = {
     "prompt_of_joint_attention": ("tile-padding", "ttnn.transformer.joint_scaled_dot_product_attention"),
     "keys_while_decoding": ("tile-padding", "ttnn.transformer.scaled_dot_product_attention_decode"),
     "blocks_of_a_cache": ("tile-padding", "ttnn.transformer.chunked_scaled_dot_product_attention"),
-    "inner_dim": ("tile-padding", "ttnn.matmul"),
+    "inner_dim": ("tile-padding", "ttnn.experimental.minimal_matmul"),
+    "inner_dim_of_shards": ("tile-padding", "ttnn.matmul"),
     "sharded_softmax": ("tile-padding", "ttnn.softmax_in_place"),
     "sums_of_squares": ("tile-padding", "ttnn.experimental.wan_fused_rmsnorm_pre_allgather"),
 }

@@ -183,7 +183,7 @@ def sum_of_whole_tiles(t: Env, wrong: bool) -> None:
     from tt_impl.layers.matmul import matmul
 
     ctx = _context(t)
-    x = t.ttnn.add(ctx.put(t.rand(1, 1, 32, 50)), 1.0)
+    x = t.ttnn.add(ctx.put(t.rand(1, 1, 64, 50)), 1.0)
     weight = ctx.put(t.rand(1, 1, 50, 64), padding=1.0 if wrong else 0.0)
     read(t, matmul(ctx, x, weight))
 
@@ -217,6 +217,6 @@ EXPECTED = {
     "latents_put_anew": ("lost-under-trace", "ttnn.execute_trace"),
     "mask_without_padding": ("tile-padding", "ttnn.transformer.scaled_dot_product_attention"),
     "prompt_of_whole_tiles": ("tile-padding", "ttnn.transformer.joint_scaled_dot_product_attention"),
-    "sum_of_whole_tiles": ("tile-padding", "ttnn.linear"),
+    "sum_of_whole_tiles": ("tile-padding", "ttnn.experimental.minimal_matmul"),
     "norm_of_unpadded_features": ("tile-padding", "ttnn.experimental.wan_fused_rmsnorm_pre_allgather"),
 }

@@ -9,12 +9,14 @@ Which operation reads it is known from the kernels and programs of ttnn 0.81.1:
   tiles, so its padding decides whether the padding of K and V takes part: ``ATTENTION``. Keys that are a view of whole
   tiles have rows of padding that count (``JOINT``, too). Decoding without a position
   masks nothing (``DECODING``), and blocks of a paged cache are counted in whole tiles (``PAGED``).
-* Matrix products add up whole tiles of the inner dim: ``PRODUCTS``.
+* Matrix products add up whole tiles of the inner dim: ``PRODUCTS``. The readers of ``matmul`` and ``linear`` put zeros
+  into the first operand's last tile, but for shards that are multiplied where they lie: :func:`_zeroed`.
 * Softmax of sharded tensors and the sums of squares of ``SUMS_OF_SQUARES`` take whole tiles of a row.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +73,7 @@ PRODUCTS = {
     "ttnn.experimental.minimal_matmul_split": _INPUT_AND_WEIGHT,
 }
 """Both operands of a matrix product, by name and position."""
+ZEROED = frozenset({"ttnn.matmul", "ttnn.linear", "ttnn.addmm"})
 
 
 def padding_reads(call: Arguments, store: Store) -> list[PaddingRead]:
@@ -225,13 +228,22 @@ class Inner:
     read: PaddingRead
 
 
+def _zeroed(call: Arguments, a: ttnn.Tensor, b: ttnn.Tensor) -> bool:
+    """Whether a product's reader puts zeros beyond the inner dim of ``a``, which no program does to shards in place."""
+    config = call.kwargs.get("program_config")
+    in_place = getattr(config, "gather_in0", False) or isinstance(config, ttnn.MatmulMultiCoreReuseProgramConfig)
+    if config is None:
+        in_place = math.prod(tuple(b.shape)[:-2]) > 1
+    return call.name in ZEROED and not (a.is_sharded() and in_place)
+
+
 def inner_beyond(call: Arguments, store: Store) -> Inner | None:
-    """Return the padding that a matrix product adds up; None if the inner dim is of whole tiles."""
+    """Return the padding that a matrix product adds up; None if there is none, or zeros take its place."""
     names = PRODUCTS[call.name]
     a, b = (call.argument(*place) for place in names)
     dim_a = ROWS if call.kwargs.get("transpose_a") else COLUMNS
     dim_b = COLUMNS if call.kwargs.get("transpose_b") else ROWS
-    if not _ends_inside(a, dim_a) or not _ends_inside(b, dim_b):
+    if not _ends_inside(a, dim_a) or not _ends_inside(b, dim_b) or _zeroed(call, a, b):
         return None
     places = ((a, dim_a), (b, dim_b))
     fills = tuple(_fill(store, *place) for place in places)

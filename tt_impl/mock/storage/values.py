@@ -18,7 +18,7 @@ import ttnn
 
 from tt_impl.mock.storage.buffers import BufferValues, Window
 from tt_impl.mock.storage.constants import constant, elementwise
-from tt_impl.mock.storage.dtypes import RANGES, round_to
+from tt_impl.mock.storage.dtypes import BLOCK_FLOATS, RANGES, round_to
 from tt_impl.mock.storage.errors import ShadowError, UnknownPadding, UnseenValue
 from tt_impl.mock.storage.not_finite import INFINITY, NAN, not_finite
 from tt_impl.mock.storage.padding import Padding, PaddingRead
@@ -168,11 +168,13 @@ class Store:
             raise ShadowError(f"{writer}: {len(shards)} values for the {len(ranks)} devices of its output.")
         view = view_of(tensor)
         dtype = tensor.dtype
+        # Numbers that share an exponent follow each other in memory: in a tile that lies transposed, down a column.
+        by_columns = dtype in BLOCK_FLOATS and len(view.shape) > 1 and tensor.tile.transpose_within_face
 
         def rounded(shard: torch.Tensor) -> torch.Tensor:
             if shard.shape != view.shape:
                 raise ShadowError(f"{writer} gives a {describe(tensor)}, but its rule {tuple(shard.shape)}.")
-            return round_to(shard, dtype)
+            return round_to(shard.mT.contiguous(), dtype).mT if by_columns else round_to(shard, dtype)
 
         values = dict(zip(ranks, shared(rounded, shards), strict=True))
         self._put(tensor, BufferValues(view, values, Padding.of(padding)))

@@ -274,6 +274,21 @@ def padding_that_operations_fill_themselves(t: Env) -> None:
     assert [finding for finding in find(session.log) if finding.kind == "tile-padding"] == []
 
 
+def block_floats_in_transposed_tiles(t: Env) -> None:
+    """What shares an exponent lies in a column then; moved to devices, no value is rounded again."""
+    ttnn, x = t.ttnn, t.rand(1, 1, 64, 64)
+    for dtype in (ttnn.bfloat4_b, ttnn.bfloat8_b):
+        tile = ttnn.Tile((32, 32), transpose_tile=True)
+        host = ttnn.from_torch(
+            x, dtype, tile=tile, layout=ttnn.TILE_LAYOUT, mesh_mapper=ttnn.ReplicateTensorToMesh(t.device)
+        )
+        wanted = ttnn.to_torch(ttnn.get_device_tensors(host)[0])
+        assert not torch.equal(wanted, ttnn.to_torch(ttnn.from_torch(x, dtype, layout=ttnn.TILE_LAYOUT)))
+        held = ttnn.to_device(host, t.device)
+        assert torch.equal(t.shadow.values(held)[0], wanted.float())
+        assert torch.equal(ttnn.to_torch(ttnn.get_device_tensors(held)[0]), wanted)
+
+
 def slices_by_limits_on_devices(t: Env) -> None:
     """Tiles are cut without steps by limits that devices read; else ttnn reads them, of one device alone."""
     ttnn, x = t.ttnn, t.rand(1, 2, 64, 64)
