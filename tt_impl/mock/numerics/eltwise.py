@@ -98,7 +98,7 @@ def _chosen(kernel: Kernel, args: tuple, kwargs: dict[str, Any]) -> list[list[Te
     return [[_stored(compute, value) for value in devices] for devices in values]
 
 
-ROUNDED.update({f"ttnn.{name}": _chosen for name in WITH_NUMBERS})
+ROUNDED.update({f"ttnn.{name}": _chosen for name in WITH_NUMBERS - {"clamp_tss"}})  # an activation alone
 
 
 @rounded("logit")

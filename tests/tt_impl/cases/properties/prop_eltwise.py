@@ -48,6 +48,15 @@ def _cut(x: Tensor, keep: Callable[[int, int], bool]) -> Tensor:
 
 
 Formula = Callable[..., Tensor]
+
+
+def _logit(x: torch.Tensor, eps: float) -> torch.Tensor:
+    """The logarithm of x / (1 - x), all of it in bfloat16."""
+    low = torch.tensor(eps).bfloat16()
+    bounded = x.bfloat16().clamp(low, 1 - low)
+    return (bounded / (1 - bounded)).float().log()
+
+
 ONE: dict[str, tuple[Formula, tuple[float, float], dict[str, Any]]] = {
     "abs": (lambda x: torch.where(x < 0, -x, x), WIDE, {}),
     "acos": (lambda x: math.pi / 2 - torch.atan2(x, (1 - x * x).sqrt()), UNIT, {}),
@@ -113,7 +122,7 @@ ONE: dict[str, tuple[Formula, tuple[float, float], dict[str, Any]]] = {
     "log2": (lambda x: x.log() / math.log(2), POSITIVE, {}),
     "log_sigmoid": (lambda x: _sigmoid(x).log(), (-6, 2), {}),
     "logical_not": (lambda x: torch.where(x == 0, 1.0, 0.0), WIDE, {}),
-    "logit": (lambda x, eps: (x.clamp(eps, 1 - eps) / (1 - x.clamp(eps, 1 - eps))).log(), (0.0, 1.0), {"eps": 0.1}),
+    "logit": (_logit, (0.0, 1.0), {"eps": 0.1}),
     "ltz": (lambda x: torch.where(x < 0, 1.0, 0.0), WIDE, {}),
     "mish": (lambda x: x * torch.tanh((1 + x.exp()).log()), WIDE, {}),
     "multigammaln": (lambda x: 3 * math.log(math.pi) + sum(torch.lgamma(x - j / 2) for j in range(4)), (3.0, 9.0), {}),
