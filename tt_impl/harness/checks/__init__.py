@@ -10,7 +10,7 @@ KINDS = {
     "buffer-in-use": "other devices write memory while one that lags may use it (a note: first fill, ring attention)",
     "stale-read": "a collective's result is read after a later one has overwritten its buffer",
     "never-written": "memory is read that was allocated and never written (a note where the host reads it)",
-    "freed": "a tensor is used after it was deallocated",
+    "freed": "a tensor is used after it was deallocated (a note where it is deallocated again)",
     "uneven-replicas": "a tensor is read as replicated, but devices hold different values",
     "partial-sum": "sums over part of a cut dimension are used for whole ones (a note where the host reads all parts)",
     "local-statistics": "a distributed norm uses statistics of one device's columns",

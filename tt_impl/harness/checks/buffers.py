@@ -153,15 +153,15 @@ def _reaches_host(log: EventLog, first: Event, buffer: int, captured: set[int]) 
 
 
 def freed(log: EventLog) -> Iterator[Finding]:
-    """Find uses of tensors that were deallocated."""
+    """Find uses of tensors that were deallocated; ttnn lets one be deallocated again, which does nothing."""
     for event in log.events:
         for use in event.dead:
             where = f" by {at(log.frees[use.buffer])}" if use.buffer in log.frees else ""
-            yield Finding.of(
-                "freed", event,
-                f"{event.op} uses argument {use.argument}, a tensor of shape {list(use.shape)} that was deallocated"
-                f"{where}: deallocate it after its last use.",
-            )  # fmt: skip
+            what = f"argument {use.argument}, a tensor of shape {list(use.shape)} that was deallocated{where}"
+            if event.op in FREES:
+                yield Finding.of("freed", event, f"{event.op} is given {what}: it does nothing here, leave it out.", NOTE)
+            else:
+                yield Finding.of("freed", event, f"{event.op} uses {what}: deallocate it after its last use.")
 
 
 def stale(log: EventLog) -> Iterator[Finding]:

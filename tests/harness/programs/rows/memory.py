@@ -117,6 +117,7 @@ def memory() -> None:
     row("only its shape", [empty, call("zeros_like", [1], [3]), read(3)])
     row("refused", [empty, call("exp", [1], error="RuntimeError")])
     row("freed", [call("deallocate", [1]), call("add", [2], dead=[use(1, "1")])], "freed error 1")
+    row("freed again", [call("deallocate", [1]), call("deallocate", dead=[use(1)])], "freed note 1")
 
     def gather(x: int) -> Event:
         return collective("all_gather", x, 2, buffers=[into(2)], options={"barrier_semaphore": 9})
