@@ -1,7 +1,7 @@
 """Matrix products with bias and activation, of dense, sparse and grouped operands.
 
 A product is taken in float32 and rounded once, to the dtype of the output. On processors that multiply bfloat16 and
-add in float32, products of bfloat16 to bfloat16 are left to them, at two to three times the speed.
+add in float32, products of bfloat16 are left to them, at two to six times the speed.
 
 Legend: M rows, K inner, N columns, E experts.
 """
@@ -9,7 +9,8 @@ Legend: M rows, K inner, N columns, E experts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,11 +33,14 @@ def product(
     a = a.mT if transpose_a else a
     b = b.mT if transpose_b else b
     if a.dtype == torch.bfloat16:
-        whole = _of_one_matrix(a, b, bias) if activation is None and program_activation is None else None
+        whole = _rounded_once(a, b, bias) if activation is None and program_activation is None else None
         if whole is not None and math.isfinite(whole.sum()):
             return whole
         a, b, bias = (None if x is None else x.float() for x in (a, b, bias))
-    whole = torch.matmul(a, b)
+        with _of_bfloat16():
+            whole = torch.matmul(a, b)
+    else:
+        whole = torch.matmul(a, b)
     if not math.isfinite(whole.sum()):
         whole = of_infinities(whole, a, b)
     whole = whole if bias is None else whole + bias
@@ -63,11 +67,25 @@ def of_infinities(whole: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.where(count == 0, finite, infinite)
 
 
-def _of_one_matrix(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor | None:
-    """Compute ``a @ b + bias`` of one matrix ``b`` and a row, in float32 and rounded once; None for other operands."""
+@contextmanager
+def _of_bfloat16() -> Iterator[None]:
+    """Let products in float32, of values that bfloat16 holds, be multiplied as such and added in float32."""
+    setting = torch.backends.mkldnn.matmul
+    former = setting.fp32_precision
+    setting.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        setting.fp32_precision = former
+
+
+def _rounded_once(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor | None:
+    """Compute ``a @ b + bias`` of bfloat16 in float32, rounded once; None for vectors, and for a bias of many rows."""
     rows = bias is None or bias.numel() == bias.shape[-1]
-    if not rows or min(a.dim(), b.dim()) < 2 or b.numel() != math.prod(b.shape[-2:]):
+    if not rows or min(a.dim(), b.dim()) < 2:
         return None
+    if b.numel() != math.prod(b.shape[-2:]):
+        return torch.matmul(a, b) if bias is None else None
     whole = F.linear(a, b.reshape(b.shape[-2:]).mT, None if bias is None else bias.reshape(-1))
     dims = max(operand.dim() for operand in (a, b, bias) if operand is not None)
     return whole.reshape((1,) * (dims - whole.dim()) + tuple(whole.shape))

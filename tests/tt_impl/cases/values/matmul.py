@@ -33,12 +33,17 @@ def bfloat16_and_float32(t: Env) -> None:
     exact = x.double() @ w.double() + b.double()
     narrow, wide = product(x, w, b), product(x.float(), w.float(), b.float())
     assert (narrow.dtype, wide.dtype, narrow.shape) == (torch.bfloat16, torch.float32, wide.shape)
-    for found in (narrow, wide.bfloat16()):
-        assert ((found.double() - exact).abs() <= exact.abs() * 2**-8 * 1.01 + 1e-5).all()
-    for how in ({"activation": "relu"}, {"program_activation": "gelu"}):
-        assert product(x, w, b, **how).equal(product(x.float(), w.float(), b.float(), **how))
     batched = w.expand(2, 256, 96)
-    assert product(x, batched, b).equal(product(x.float(), batched.float(), b.float()))
+    of_many = product(x, batched)
+    assert of_many.dtype == torch.bfloat16
+    for found, true in ((narrow, exact), (wide.bfloat16(), exact), (of_many, x.double() @ w.double())):
+        assert ((found.double() - true).abs() <= true.abs() * 2**-8 * 1.01 + 1e-5).all()
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    for weight, how in ((w, {"activation": "relu"}), (w, {"program_activation": "gelu"}), (batched, {})):
+        found = product(x, weight, b, **how)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, product(x.float(), weight.float(), b.float(), **how), rtol=1e-5, atol=1e-5)
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
     rows, weight = t.rand(64, 256), t.rand(256, 96, scale=0.1)
     out = t.ttnn.linear(t.put(rows), t.put(weight), dtype=t.ttnn.float32)
     whole = rows.double() @ weight.double()
