@@ -190,6 +190,36 @@ def test_a_model_without_values_gives_zeros_of_the_right_shape(installed: Any, t
     assert type(result) is torch.Tensor and result.shape == (3, 4) and not result.any() and not result.requires_grad
 
 
+class Choosing(nn.Module):
+    """Has results whose shapes depend on how many values are chosen; ``how`` says by what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, how: str) -> torch.Tensor:
+        if how == "nonzero":
+            return (x * self.scale).flatten(0, 1)[torch.nonzero(mask.flatten()).flatten()]
+        if how == "where":
+            return (x * self.scale)[torch.where(mask)]
+        if how == "mask":
+            return (x * self.scale)[:, mask[0]]
+        if how == "select":
+            return torch.masked_select(x * self.scale, mask[..., None])
+        return x[:, : int(mask.sum())]
+
+
+def test_a_model_without_values_chooses_all_and_has_no_single_value() -> None:
+    model = Choosing()
+    RandomWeights(seed=0, values=False).fill(model, torch.bfloat16)
+    mask = torch.tensor([[True, False, True, True, False]] * 2)
+    shapes = {"nonzero": (10, 3), "where": (10, 3), "mask": (2, 5, 3), "select": (30,)}
+    for how, shape in shapes.items():
+        assert model(torch.ones(2, 5, 3), mask, how).shape == shape, how
+    with pytest.raises(UserError, match=r"forward goes by a value .*_local_scalar_dense.*: run it with values"):
+        model(torch.ones(2, 5, 3), mask, "value")
+
+
 def test_where_configurations_come_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A folder comes before the hub's cache, which may not be there, or hold no such file."""
     import huggingface_hub

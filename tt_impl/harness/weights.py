@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from refsim.base.errors import UserError
 from tt_impl.mock.storage.constants import constant
@@ -149,11 +150,30 @@ def _without_memory() -> Iterator[None]:
         nn.Module.register_parameter = register
 
 
+class _AllChosen(TorchDispatchMode):
+    """Have every element of a mask or condition count as one that is chosen, where a shape depends on how many are."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func is torch.ops.aten.nonzero.default:
+            return self._places(args[0])
+        if func is torch.ops.aten.masked_select.default:
+            return args[0].new_empty(torch.broadcast_shapes(args[0].shape, args[1].shape).numel())
+        if func is torch.ops.aten.index.Tensor:
+            x, indices = args
+            apart = [self._places(i).unbind(1) if i is not None and i.dtype == torch.bool else (i,) for i in indices]
+            args = (x, [index for places in apart for index in places])
+        return func(*args, **(kwargs or {}))
+
+    @staticmethod
+    def _places(mask: torch.Tensor) -> torch.Tensor:
+        return mask.new_zeros((mask.numel(), mask.dim()), dtype=torch.int64)
+
+
 _running = False
 
 
 def _shapes_only(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Run a module for the shapes of its results, which are zeros."""
+    """Run a module for the shapes of its results, which are zeros; ``UserError`` where it asks for a single value."""
 
     @functools.wraps(forward)
     def run(*args: Any, **options: Any) -> Any:
@@ -162,8 +182,11 @@ def _shapes_only(forward: Callable[..., Any]) -> Callable[..., Any]:
             return forward(*args, **options)
         _running = True
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+            with FakeTensorMode(allow_non_fake_inputs=True), _AllChosen(), torch.no_grad():
                 result = forward(*args, **options)
+        except DataDependentOutputException as error:
+            what = f"{forward.__qualname__} goes by a value that it computes ({error.func})"
+            raise UserError(f"{what}, and no values are computed: run it with values.") from error
         finally:
             _running = False
         return pytree.tree_map_only(FakeTensor, lambda t: constant(0, t.shape, t.dtype), result)

@@ -159,7 +159,7 @@ def freed(log: EventLog) -> Iterator[Finding]:
             where = f" by {at(log.frees[use.buffer])}" if use.buffer in log.frees else ""
             what = f"argument {use.argument}, a tensor of shape {list(use.shape)} that was deallocated{where}"
             if event.op in FREES:
-                yield Finding.of("freed", event, f"{event.op} is given {what}: it does nothing here, leave it out.", NOTE)
+                yield Finding.of("freed", event, f"{event.op} is given {what}: leave it out.", NOTE)
             else:
                 yield Finding.of("freed", event, f"{event.op} uses {what}: deallocate it after its last use.")
 
