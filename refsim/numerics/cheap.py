@@ -132,7 +132,7 @@ def product(in0: Tensor, in1: Tensor, *, exact: bool | None = None, out: Tensor 
     """Multiply in float32; operands that bf16 holds exactly by the CPU's bf16 products, which add in float32.
 
     Args:
-        in0, in1: (M, K) and (K, N).
+        in0, in1: (.., M, K) and (.., K, N).
         exact: whether bf16 holds them; None looks.
         out: where the result may be put.
     """

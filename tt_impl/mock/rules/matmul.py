@@ -9,8 +9,7 @@ Legend: M rows, K inner, N columns, E experts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ import torch.nn.functional as F
 import ttnn
 from torch import Tensor
 
+from refsim.numerics.cheap import product as product_in_float32
 from tt_impl.mock.rules.eltwise import activate
 from tt_impl.mock.rules.registry import SUMS_BFLOAT16, TILE, Call, per_device, table
 
@@ -32,15 +32,13 @@ def product(
     """
     a = a.mT if transpose_a else a
     b = b.mT if transpose_b else b
-    if a.dtype == torch.bfloat16:
+    narrow = a.dtype == torch.bfloat16
+    if narrow:
         whole = _rounded_once(a, b, bias) if activation is None and program_activation is None else None
         if whole is not None and math.isfinite(whole.sum()):
             return whole
         a, b, bias = (None if x is None else x.float() for x in (a, b, bias))
-        with _of_bfloat16():
-            whole = torch.matmul(a, b)
-    else:
-        whole = torch.matmul(a, b)
+    whole = product_in_float32(a, b, exact=narrow)
     if not math.isfinite(whole.sum()):
         whole = of_infinities(whole, a, b)
     whole = whole if bias is None else whole + bias
@@ -65,18 +63,6 @@ def of_infinities(whole: Tensor, a: Tensor, b: Tensor) -> Tensor:
     finite = torch.matmul(finite_a, torch.where(b.isinf(), 0.0, b))
     infinite = torch.where(signed.abs() == count, signed.sign() * math.inf, math.nan)
     return torch.where(count == 0, finite, infinite)
-
-
-@contextmanager
-def _of_bfloat16() -> Iterator[None]:
-    """Let products in float32, of values that bfloat16 holds, be multiplied as such and added in float32."""
-    setting = torch.backends.mkldnn.matmul
-    former = setting.fp32_precision
-    setting.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        setting.fp32_precision = former
 
 
 def _rounded_once(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor | None:
