@@ -22,7 +22,7 @@ _MOVE = """
     chunk expand experimental.broadcast_to experimental.convert_to_chw repeat repeat_interleave roll split stack
     interleaved_to_sharded_partial sharded_to_interleaved_partial experimental.convert_to_hwc fold gather scatter
     tosa_scatter index_fill index_fill_new tosa_gather indexed_fill moreh_getitem reshape Tensor.reshape squeeze assign
-    clone copy interleaved_to_sharded move permute reallocate reshape_on_device reshard sharded_to_interleaved
+    bitcast clone copy interleaved_to_sharded move permute reallocate reshape_on_device reshard sharded_to_interleaved
     to_memory_config transpose unsqueeze unsqueeze_to_4D untilize view experimental.view fill_implicit_tile_padding
     upsample all_to_all_dispatch all_to_all_combine experimental.rotate_half experimental.repeat_and_interleave
     experimental.all_gather_async_reversed experimental.all_to_all_dispatch_metadata moe_routing_remap dram_prefetcher

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import ttnn
 from torch import Tensor
 
@@ -26,6 +27,21 @@ def to_layout(call: Call, tensor: Tensor, *_layout: Any) -> Tensor:
 def typecast(call: Call, input_tensor: Tensor, *_dtypes: Any) -> Tensor:
     """Cast as :func:`tt_impl.mock.storage.dtypes.typecast` says."""
     return dtypes.typecast(input_tensor, call.argument("input_tensor", 0).dtype, call.outputs[0].dtype)
+
+
+@per_device("bitcast", with_call=True, as_stored=True)
+def bitcast(call: Call, input_tensor: Tensor, *_dtype: Any) -> Tensor:
+    """Take the bits of a number for those of one of another dtype of the same width."""
+    dtype = call.outputs[0].dtype
+    bits = input_tensor
+    if bits.is_floating_point():
+        bits = bits.view(torch.int16 if bits.dtype == torch.bfloat16 else torch.int32).to(torch.int64)
+    if dtype == ttnn.bfloat16:
+        return bits.to(torch.int16).view(torch.bfloat16)
+    if dtype == ttnn.float32:
+        return bits.to(torch.int32).view(torch.float32)
+    low, high = dtypes.RANGES[dtype]
+    return (bits - low) % (high - low + 1) + low
 
 
 @per_device("reshape", "Tensor.reshape", as_stored=True)

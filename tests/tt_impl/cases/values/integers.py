@@ -50,6 +50,24 @@ def typecasts_of_floats(t: Env) -> None:
     assert _first(t, block, 2) == [2, 1]
 
 
+def bits_of_another_dtype(t: Env) -> None:
+    """Each pair of dtypes that ttnn takes, there and back: signs, infinity, and a NaN of its own."""
+    ttnn = t.ttnn
+    numbers = (1.0, -2.5, 0.0, float("inf"), -float("inf"), float("nan"))
+    for dtype, whole, bits in (
+        ("bfloat16", "uint16", (0x3F80, 0xC020, 0, 0x7F80, 0xFF80, 0x7FC0)),
+        ("float32", "uint32", (0x3F800000, 0xC0200000, 0, 0x7F800000, 0xFF800000, 0x7FC00000)),
+    ):
+        found = ttnn.bitcast(_put(t, dtype, *numbers), getattr(ttnn, whole))
+        assert _first(t, found, 6) == list(bits), dtype
+        back = t.shadow.values(ttnn.bitcast(found, getattr(ttnn, dtype)))[0][0, :6]
+        assert back[:5].tolist() == list(numbers[:5])
+        assert back[5].isnan()
+    signed = ttnn.bitcast(_put(t, "uint32", 2**32 - 1, 7), ttnn.int32)
+    assert _first(t, signed, 2) == [-1, 7]
+    assert _first(t, ttnn.bitcast(signed, ttnn.uint32), 2) == [2**32 - 1, 7]
+
+
 def typecasts_of_integers(t: Env) -> None:
     ttnn = t.ttnn
     numbers = _put(t, "int32", 300, -3, 70000, -1)
