@@ -24,7 +24,6 @@ DENIED: dict[str, str] = {
             """,
         _MUTATES: """
             batch_norm dram_prefetcher experimental.indexed_fused_update_cache experimental.slice_write
-            moreh_clip_grad_norm
             """,
         _LACKS: "max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d grid_sample",
         _HOST: """

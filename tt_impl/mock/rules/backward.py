@@ -14,10 +14,10 @@ from torch import Tensor
 
 from tt_impl.mock.rules.binary import BINARY
 from tt_impl.mock.rules.eltwise import UNARY
-from tt_impl.mock.rules.registry import per_device, table
+from tt_impl.mock.rules.registry import Call, per_device, table
 
 PLAIN = (
-    "abs acos acosh asin asinh atan atanh ceil celu clamp clip cos cosh deg2rad digamma elu erf erfc erfinv exp exp2 "
+    "abs acos asin asinh atan atanh ceil celu clamp clip cos cosh deg2rad digamma elu erf erfc erfinv exp exp2 "
     "expm1 floor frac gelu hardshrink hardsigmoid hardswish i0 lgamma log log10 log1p log2 "
     "log_sigmoid logit multigammaln neg rad2deg rdiv reciprocal relu round rsqrt sigmoid sign "
     "silu sin sinh softplus softshrink softsign sqrt square tan tanhshrink threshold trunc"
@@ -64,7 +64,6 @@ FORWARD: dict[str, Callable[..., Tensor]] = {
     "min": torch.minimum,
     "mul": lambda a, b: a * b,
     "polygamma": lambda x, n: torch.polygamma(n, x),
-    "prod": lambda x, dim=None: x.prod() if dim is None else x.prod(dim, keepdim=True),
     "relu6": F.relu6,
     "repeat": lambda x, shape: x.repeat(tuple(shape)),
     "selu": _selu,
@@ -128,6 +127,23 @@ def _of_power(name: str, of_negative: float) -> None:
 
 _of_power("pow_bw", float("inf"))  # as ttnn's golden function says
 _of_power("rpow_bw", float("nan"))  # so, too: a device does not give the gradient of ``rpow``
+
+
+@per_device("acosh_bw", with_call=True)
+def acosh_bw(call: Call, grad_tensor: Tensor, input_tensor: Tensor) -> list[Tensor]:
+    """Return the gradient of acosh, with the numbers that the device has for infinity and for NaN."""
+    (gradient,) = gradients(torch.acosh, grad_tensor, [input_tensor])
+    device = call.outputs[0].device()
+    infinity = device.sfpu_inf()
+    return [torch.nan_to_num(gradient, nan=device.sfpu_nan(), posinf=infinity, neginf=-infinity)]
+
+
+@per_device("prod_bw")
+def prod_bw(grad_tensor: Tensor, input_tensor: Tensor, dim: int | None = None) -> list[Tensor]:
+    """Return the gradient of a product; of the gradient given, only what comes first along its dims is read."""
+    if dim is None:
+        return gradients(torch.prod, grad_tensor.flatten()[0], [input_tensor])
+    return gradients(lambda x: x.prod(dim, keepdim=True), grad_tensor.narrow(dim, 0, 1), [input_tensor])
 
 
 # what is filled does not depend on the input

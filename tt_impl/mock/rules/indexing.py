@@ -115,13 +115,15 @@ def embedding_bw(call: Call, input_tensor: Tensor, weight_tensor: Any, output_gr
     return rows.index_add(0, input_tensor.flatten().long(), gradients).reshape(shape)
 
 
-@per_device("moreh_getitem", as_stored=True)
-def moreh_getitem(input: Tensor, index_tensors: Sequence[Tensor], index_dims: Sequence[int]) -> Tensor:
-    """Index as ``input[:, index]`` in torch: one list of places for each of ``index_dims``."""
+@per_device("moreh_getitem", as_stored=True, with_call=True)
+def moreh_getitem(call: Call, input: Tensor, index_tensors: Sequence[Tensor], index_dims: Sequence[int]) -> Tensor:
+    """Index as ``input[:, index]`` in torch, one list of places for each of ``index_dims``; in tiles all dims stay."""
     places: list[Any] = [slice(None)] * input.dim()
     for dim, index in zip(index_dims, index_tensors, strict=True):
         places[dim] = index.flatten().long()
-    return input[tuple(places)]
+    rows = input[tuple(places)]
+    shape = tuple(call.outputs[0].shape)
+    return rows.reshape(shape) if [n for n in shape if n != 1] == [n for n in rows.shape if n != 1] else rows
 
 
 @per_device("plus_one")

@@ -74,8 +74,29 @@ _NEUTRAL_IN = {
         mm_cores_y mm_block_ht mm_block_wt mm_N_full_block_wt chunk_width_in_mm_blocks""",
     # it says where results lie, or how devices exchange them
     **dict.fromkeys(
-        ("batch_norm", "experimental.broadcast_to", "experimental.deepseek_prefill.routed_expert_ffn"), "output"
+        """batch_norm experimental.broadcast_to experimental.deepseek_prefill.routed_expert_ffn moreh_abs_pow
+        moreh_arange moreh_bmm moreh_cumsum moreh_dot moreh_getitem moreh_linear moreh_matmul moreh_mean moreh_norm
+        moreh_sum""".split(),
+        "output",
     ),
+    **dict.fromkeys(
+        ("moreh_softmax_backward", "moreh_softmin_backward", "moreh_logsoftmax_backward"), "input_grad_tensor strategy"
+    ),
+    **dict.fromkeys(("moreh_softmax", "moreh_softmin", "moreh_logsoftmax"), "strategy"),
+    **dict.fromkeys(("moreh_nll_loss_backward", "moreh_nll_loss_unreduced_backward"), "input_grad_tensor"),
+    "moreh_nll_loss": "divisor_tensor",
+    "moreh_bmm_backward": "mat2_grad input_grad_memory_config mat2_grad_memory_config",
+    "moreh_linear_backward": """
+        weight_grad bias_grad input_grad_memory_config weight_grad_memory_config bias_grad_memory_config""",
+    "moreh_layer_norm": "output mean rstd",
+    "moreh_group_norm": "output mean rstd mean_memory_config rstd_memory_config",
+    **dict.fromkeys(
+        ("moreh_layer_norm_backward", "moreh_group_norm_backward"),
+        """gamma_grad beta_grad input_grad_memory_config gamma_grad_memory_config beta_grad_memory_config""",
+    ),
+    "moreh_sgd": "param_out momentum_buffer_out param_out_memory_config momentum_buffer_out_memory_config",
+    **dict.fromkeys(("moreh_adam", "moreh_adamw"), "param_out exp_avg_out exp_avg_sq_out max_exp_avg_sq_out"),
+    "moreh_clip_grad_norm": "total_norm",
     "experimental.neighbor_pad_async": "neighbor_semaphore",
     "experimental.slice_reshard_async": "final_semaphore",
     "interleaved_to_sharded_partial": "shard_scheme shard_orientation",
