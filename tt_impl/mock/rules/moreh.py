@@ -1,7 +1,7 @@
 """Operations of training that ttnn has from Moreh: sums and norms, products, losses, optimizers, and their gradients.
 
-Results have the shapes that ttnn gives them: it keeps or leaves out dims of size 1. Gradients are torch's, but for those
-that are given what the forward operation has computed.
+Results have the shapes that ttnn gives them: it keeps or leaves out dims of size 1. Gradients are torch's, but for
+those that are given what the forward operation has computed.
 
 Legend: N samples, C channels or classes, G groups.
 """
@@ -137,22 +137,21 @@ def moreh_linear(call: Call, input: Tensor, weight: Tensor, *, bias: Tensor | No
     return _shaped(call, [product if bias is None else product + bias])
 
 
-def _of_product(name: str, second: str, names: tuple[str, str]) -> None:
-    """Register the gradients of a product of two tensors."""
-
-    @per_device(name, with_call=True)
-    def rule(
-        call: Call, output_grad: Tensor, *operands: Tensor, are_required_outputs: Sequence[bool] = (True, True),
-        **named: Tensor,
-    ) -> list[Tensor]:  # fmt: skip
-        a, b = operands + tuple(named[key] for key in (names[0].removesuffix("_grad"), second) if key in named)
-        return _chosen(call, names, gradients(torch.matmul, output_grad, [a, b]), are_required_outputs)
-
-    rule.__qualname__ = name
+@per_device("moreh_bmm_backward", with_call=True)
+def moreh_bmm_backward(
+    call: Call, output_grad: Tensor, input: Tensor, mat2: Tensor, *, are_required_outputs: Sequence[bool] = (True, True)
+) -> list[Tensor]:
+    values = gradients(torch.matmul, output_grad, [input, mat2])
+    return _chosen(call, ("input_grad", "mat2_grad"), values, are_required_outputs)
 
 
-_of_product("moreh_bmm_backward", "mat2", ("input_grad", "mat2_grad"))
-_of_product("moreh_matmul_backward", "input_b", ("input_a_grad", "input_b_grad"))
+@per_device("moreh_matmul_backward", with_call=True)
+def moreh_matmul_backward(
+    call: Call, output_grad: Tensor, input_a: Tensor, input_b: Tensor, *,
+    are_required_outputs: Sequence[bool] = (True, True),
+) -> list[Tensor]:  # fmt: skip
+    values = gradients(torch.matmul, output_grad, [input_a, input_b])
+    return _chosen(call, ("input_a_grad", "input_b_grad"), values, are_required_outputs)
 
 
 @per_device("moreh_linear_backward", with_call=True)
@@ -235,9 +234,7 @@ def moreh_layer_norm_backward(
     columns = math.prod(input.shape[-normalized_dims:])
     scaled = output_grad if gamma is None else output_grad * gamma.reshape(input.shape[-normalized_dims:])
     others = tuple(range(input.dim() - normalized_dims))
-    values = _norm_gradients(
-        output_grad, scaled.reshape(-1, columns), input.reshape(-1, columns), mean, rstd, others
-    )
+    values = _norm_gradients(output_grad, scaled.reshape(-1, columns), input.reshape(-1, columns), mean, rstd, others)
     return _chosen(call, _OF_NORM, values, (False, False, False))
 
 
