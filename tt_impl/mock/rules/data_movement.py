@@ -56,21 +56,33 @@ def slice_(
     return cut(input_tensor, start, end, step)
 
 
-@per_device("experimental.padded_slice", as_stored=True)
+@per_device("experimental.padded_slice", as_stored=True, with_call=True)
 def padded_slice(
+    call: Call,
     input_tensor: Tensor,
     padded_slice_start: Sequence[int],
     padded_slice_end: Sequence[int],
     padded_slice_step: Sequence[int] | None = None,
 ) -> Tensor:
-    return cut(input_tensor, padded_slice_start, padded_slice_end, padded_slice_step)
+    """Slice; where the result is cut into shards its rows come as [1, 1, N*H*W, C], channels filled up with zeros."""
+    part = cut(input_tensor, padded_slice_start, padded_slice_end, padded_slice_step)
+    call.padding = 0.0
+    shape = tuple(call.outputs[0].shape)
+    return part if shape == part.shape else F.pad(part, (0, shape[-1] - part.shape[-1])).reshape(shape)
 
 
 @per_device("experimental.slice_write", as_stored=True)
 def slice_write(input_tensor: Tensor, output_tensor: Tensor, start: Any, end: Any, step: Any) -> Tensor:
-    """Write ``input_tensor`` over part ``[start:end:step]`` of ``output_tensor``."""
+    """Write ``input_tensor`` over part ``[start:end:step]`` of ``output_tensor``.
+
+    What comes as rows, [1, 1, N*H*W, C], may have its W and C filled up, to a tile and over the cores.
+    """
     result = output_tensor.clone()
-    result[tuple(map(slice, start, end, step))] = input_tensor
+    part = result[tuple(map(slice, start, end, step))]
+    rows = input_tensor
+    if rows.shape[:-1] != part.shape[:-1]:
+        rows = rows.reshape(*part.shape[:-2], -1, rows.shape[-1])[..., : part.shape[-2], :]
+    part.copy_(rows[..., : part.shape[-1]])
     return result
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tt_impl.mock.rules.attention import attend, attend_with_scaled_mask, latent_values, later, outside
-from tt_impl.mock.rules.registry import TILE, per_device
+from tt_impl.mock.rules.registry import TILE, Call, per_device
 from tt_impl.mock.storage.not_finite import UNWRITTEN
 
 SKIPPED = -1
@@ -143,8 +143,13 @@ def geometry(cache: Tensor, override: Any, size: int) -> Tensor:
     return viewed(cache, heads, tokens, size)
 
 
-@per_device("transformer.flash_multi_latent_attention_decode", "transformer.paged_flash_multi_latent_attention_decode")
+@per_device(
+    "transformer.flash_multi_latent_attention_decode",
+    "transformer.paged_flash_multi_latent_attention_decode",
+    with_call=True,
+)
 def flash_multi_latent_attention_decode(
+    call: Call,
     input_tensor_q: Tensor,
     input_tensor_k: Tensor,
     input_tensor_v: Tensor | None = None,
@@ -152,12 +157,20 @@ def flash_multi_latent_attention_decode(
     page_table_tensor: Tensor | None = None,
     **rest: Any,
 ) -> Tensor:
-    """Decode with latent attention, from blocks by a page table: V is the first columns of K, unless it is given."""
+    """Decode with latent attention, from blocks by a page table: V is the first columns of K, unless it is given.
+
+    A query that lies on every core that works on it, [1, 1, B * tiles * cores * H/tiles, E], is read once.
+    """
+    _, users, heads, _ = call.outputs[0].shape
+    q = input_tensor_q
+    if tuple(q.shape[1:3]) != (users, heads):
+        tiles = -(-heads // TILE)
+        q = q.reshape(1, users, tiles, -1, heads // tiles, q.shape[-1])[:, :, :, 0].reshape(1, users, heads, -1)
     k = input_tensor_k
     v = latent_values(input_tensor_k, head_dim_v if input_tensor_v is None else input_tensor_v)
     if page_table_tensor is not None:
-        k, v = (unpaged(cache, page_table_tensor, input_tensor_q.shape[1]) for cache in (k, v))
-    return scaled_dot_product_attention_decode(input_tensor_q, k, v, **rest)
+        k, v = (unpaged(cache, page_table_tensor, users) for cache in (k, v))
+    return scaled_dot_product_attention_decode(q, k, v, **rest)
 
 
 @per_device("transformer.chunked_scaled_dot_product_attention")

@@ -241,4 +241,30 @@ def unknown_arguments(t: Env) -> None:
     raises(Exception, lambda: attend(q, q, q, **how), "scaled_dot_product_attention", "attn_mask_block_map")
 
 
+def queries_on_every_core(t: Env) -> None:
+    """A query that lies on each of the cores that work on it gives what it gives once."""
+    ttnn = t.ttnn
+    users, heads, cores, size = 2, 64, 4, 96
+    q, k = t.rand(1, users, heads, size), t.rand(8, 1, 32, size)
+    pages = t.integers(torch.randperm(8, generator=t.random).reshape(users, 4))
+    how: dict[str, Any] = dict(
+        head_dim_v=64,
+        page_table_tensor=pages,
+        cur_pos_tensor=t.integers(torch.tensor([3, 100])),
+        program_config=ttnn.SDPAProgramConfig(
+            compute_with_storage_grid_size=t.device.compute_with_storage_grid_size(),
+            q_chunk_size=0,
+            k_chunk_size=32,
+            max_cores_per_head_batch=cores,
+        ),
+    )
+    decode = ttnn.transformer.paged_flash_multi_latent_attention_decode
+    wanted = t.shadow.values(decode(t.put(q), t.put(k), **how))[0]
+    copies = q.reshape(1, users, 2, 32, size).repeat_interleave(cores, 2).reshape(1, 1, -1, size)
+    grid = ttnn.num_cores_to_corerangeset(users * 2 * cores, t.device.compute_with_storage_grid_size(), row_wise=True)
+    spec = ttnn.ShardSpec(grid, [32, size], ttnn.ShardOrientation.ROW_MAJOR)
+    memory = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, spec)
+    t.check(decode(ttnn.to_memory_config(t.put(copies), memory), t.put(k), **how), wanted, ulps=0)
+
+
 CASES = collect(globals())

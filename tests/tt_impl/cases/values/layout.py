@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -297,6 +299,29 @@ def slices_by_limits_on_devices(t: Env) -> None:
     t.check(ttnn.slice(t.put(x), first, end, slice_dim=2, num_devices=2), x[:, :, 32:])
     with pytest.raises(RuntimeError, match="Can't get a single buffer from host storage"):
         ttnn.slice(t.put(x, layout="ROW_MAJOR"), first, end)
+
+
+def rows_in_shards(t: Env) -> None:
+    """A slice in shards has its images as rows, channels filled up with zeros; so has what is written into a tensor."""
+    ttnn = t.ttnn
+
+    def shards(cores: int, rows: int) -> Any:
+        grid = ttnn.num_cores_to_corerangeset(cores, t.device.compute_with_storage_grid_size(), row_wise=True)
+        spec = ttnn.ShardSpec(grid, [rows, 64], ttnn.ShardOrientation.ROW_MAJOR)
+        return ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, spec)
+
+    x = t.rand(1, 6, 35, 63)
+    place = [0, 1, 0, 0], [1, 5, 35, 63], [1, 1, 1, 1]
+    part = ttnn.experimental.padded_slice(t.put(x), *place, memory_config=shards(5, 28))
+    rows = F.pad(x[:, 1:5], (0, 1)).reshape(1, 1, 140, 64)
+    first = ttnn.get_device_tensors(part)[0]
+    assert first.cpu().to_torch_with_padded_shape().float().equal(rows)
+    filled = F.pad(x[:, 1:5], (0, 1, 0, 29), value=7.0).reshape(1, 1, 256, 64)
+    target = t.put(torch.zeros(1, 6, 35, 63))
+    ttnn.experimental.slice_write(ttnn.to_memory_config(t.put(filled), shards(8, 32)), target, *place)
+    wanted = torch.zeros(1, 6, 35, 63)
+    wanted[:, 1:5] = x[:, 1:5]
+    t.check(target, wanted)
 
 
 CASES = collect(globals())
