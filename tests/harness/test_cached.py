@@ -70,6 +70,14 @@ def test_attributes_and_results() -> None:
     ]
 
 
+def test_how_parts_make_one_tensor_is_for_no_program() -> None:
+    """ttnn.rand of a whole cut over two devices, and of one part on both, with the same program of a device."""
+    whole = "TensorTopology(shape=MeshShape([2, 1]), placements=SmallVector([PlacementShard(0)]), at=Coordinate([0]))"
+    built = launched({"shape": "[512, 256]"}, f"Params(Shape([256, 256]), {whole}, TILE)")
+    now = launched({"shape": "[256, 256]"}, "Params(Shape([256, 256]), std::nullopt, TILE)", cached=True)
+    assert reused(built, now) == []
+
+
 @pytest.mark.parametrize("what", ["dtype", "layout", "memory"])
 def test_operands_of_another_kind(what: str) -> None:
     """Kinds of what is read and of what is made tell, sizes do not, nor does memory that was given for results."""

@@ -51,6 +51,8 @@ _ARGUMENTS = {"AllGatherMinimalMatmulAsyncOp": "scalar"}
 _NOTHING_BY_DEFAULT = frozenset({"activation", "fused_activation"})
 _OPAQUE = re.compile(r"<\w+>")
 _SHAPE = re.compile(r"(Shape|SmallVector)\(\[[^]]*\]\)")
+_TOPOLOGY = re.compile(r"TensorTopology\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
+"""How the parts of devices make one tensor, which no program of a device depends on."""
 _NUMBER = re.compile(r"-?\b\d+(\.\d+)?(e[+-]?\d+)?\b")
 _NO_OPTIONS = (Semaphore, TENSOR, ttnn.MeshDevice, ttnn.SubDeviceId, torch.Tensor)
 _ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
@@ -79,7 +81,7 @@ class _Launch:
 
     @property
     def attributes(self) -> list[str]:
-        text = _SHAPE.sub(r"\1", self.program.attributes)
+        text = _SHAPE.sub(r"\1", _TOPOLOGY.sub("std::nullopt", self.program.attributes))
         if self.program.name in _NUMBERS:
             text = _NUMBER.sub("#", text)
         return text.split(", ")

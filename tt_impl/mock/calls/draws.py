@@ -7,6 +7,7 @@ Without a seed (0 or None) every call has new ones, which do not depend on anyth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 import ttnn
 
 from tt_impl.mock.calls.sampling import manual_seed, sampling
+from tt_impl.mock.rules.registry import TILE
 from tt_impl.mock.storage.dtypes import RANGES, typecast
 from tt_impl.mock.storage.values import ProgramValues, mesh_shape_of, ranks_of
 from tt_impl.trace.intercept import Invocation
@@ -41,11 +43,20 @@ def _rand(shadow: ProgramValues, call: Invocation) -> Any:
     low = call.kwargs.get("low", 0.0)
     high = call.kwargs.get("high", 1.0)
     first = _distinct(result)
+    seed = call.kwargs.get("seed")
+    cores = _cores(result)
     drawn = {}
     for device in sorted(set(first)):
-        generator = _generator(shadow, call, call.kwargs.get("seed"), device)
+        # a core draws from the seed and its number, counted over all devices
+        generator = _generator(shadow, call, seed + device * cores) if seed else _generator(shadow, call, None, device)
         drawn[device] = _uniform_numbers(tuple(result.shape), low, high, result.dtype, generator)
     return shadow.emulate(result, [drawn[device] for device in first], call.name)
+
+
+def _cores(tensor: ttnn.Tensor) -> int:
+    """Return how many cores of a device draw the numbers of a tensor: one for each of its tiles, as far as they go."""
+    grid = tensor.device().compute_with_storage_grid_size()
+    return min(grid.x * grid.y, math.prod(tensor.padded_shape) // TILE**2)
 
 
 def _distinct(tensor: ttnn.Tensor) -> list[int]:

@@ -57,8 +57,6 @@ def conv2d(
     """
     transposed = "transpose" in call.name
     border = _border(call)
-    if transposed and border != "constant":
-        raise call.unsupported("a padding mode of transposed convolutions")
     top, bottom, left, right = sides_of(padding)
     groups = max(groups, 1)  # to ttnn none are one
 
@@ -69,12 +67,15 @@ def conv2d(
             if convolve is not None:
                 return convolve(x, _dense(weight, groups), bias, tuple(stride), tuple(dilation))
             return F.conv2d(x, weight, bias, tuple(stride), 0, tuple(dilation), groups)
-        if convolve is not None:
-            if groups > 1:
-                raise call.unsupported("groups of a transposed convolution")
+        if convolve is not None and groups > 1:
+            raise call.unsupported("groups of a transposed convolution")
+        if convolve is not None or border != "constant":
             sides = (top, bottom - output_padding[0], left, right - output_padding[1])
-            x = _spread(x, tuple(stride), tuple(dilation), weight.shape[2:], sides)
-            return convolve(x, weight.flip(2, 3), bias, (1, 1), tuple(dilation))
+            x = _spread(x, tuple(stride), tuple(dilation), weight.shape[2:], sides, border)
+            turned = weight.unflatten(1, (groups, -1)).transpose(0, 1).flatten(0, 1).flip(2, 3)
+            if convolve is not None:
+                return convolve(x, turned, bias, (1, 1), tuple(dilation))
+            return F.conv2d(x, turned, bias, (1, 1), 0, tuple(dilation), groups)
         y = F.conv_transpose2d(x, weight.transpose(0, 1), None, tuple(stride), 0, 0, groups, tuple(dilation))
         y = F.pad(y, (-left, output_padding[1] - right, -top, output_padding[0] - bottom))
         return y if bias is None else y + bias.view(1, -1, 1, 1)
@@ -84,18 +85,21 @@ def conv2d(
     return _results(call, convolved, tensors, *layout, activates=convolve is None)
 
 
-def _spread(x: Tensor, stride: tuple, dilation: tuple, kernel: Sequence[int], sides: tuple[int, ...]) -> Tensor:
+def _spread(
+    x: Tensor, stride: tuple, dilation: tuple, kernel: Sequence[int], sides: tuple[int, ...], border: str
+) -> Tensor:
     """Return the image that a plain convolution of the turned kernel takes for a transposed one.
 
     Args:
         x: (N, C, H, W); zeros come between its pixels where the stride is more than 1.
         sides: rows and columns that are cut off the whole result: top, bottom, left, right.
+        border: what comes around the image, as torch calls it.
     """
     image = x.new_zeros(*x.shape[:2], *((size - 1) * step + 1 for size, step in zip(x.shape[2:], stride, strict=True)))
     image[:, :, :: stride[0], :: stride[1]] = x
     rows, columns = (step * (size - 1) for step, size in zip(dilation, kernel, strict=True))
     top, bottom, left, right = sides
-    return F.pad(image, (columns - left, columns - right, rows - top, rows - bottom))
+    return F.pad(image, (columns - left, columns - right, rows - top, rows - bottom), border)
 
 
 @across("conv1d")

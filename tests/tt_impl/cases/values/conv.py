@@ -222,4 +222,23 @@ def replicated_border(t: Env) -> None:
     t.check(out, wanted.permute(0, 2, 3, 1).reshape(1, 1, 64, 32))
 
 
+def transposed_between_its_edges(t: Env) -> None:
+    """A transposed convolution whose image goes on with its edges is a plain one of the turned kernel, by groups."""
+    ttnn, groups = t.ttnn, 2
+    x, weight = t.rand(1, 32, 6, 5), t.rand(32, 16, 3, 3, scale=0.2)
+    out = ttnn.conv_transpose2d(
+        input_tensor=t.put(x.permute(0, 2, 3, 1), layout="ROW_MAJOR"),
+        weight_tensor=ttnn.from_torch(weight, dtype=ttnn.bfloat16),
+        in_channels=32, out_channels=32, device=t.device, batch_size=1, input_height=6, input_width=5,
+        kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), output_padding=(1, 0), groups=groups,
+        conv_config=ttnn.Conv2dConfig(weights_dtype=ttnn.bfloat16, padding_mode=ttnn.PaddingMode.Replicate),
+        dtype=ttnn.bfloat16,
+    )  # fmt: skip
+    image = torch.zeros(1, 32, 11, 9)
+    image[:, :, ::2, ::2] = x
+    kernel = torch.cat([part.transpose(0, 1) for part in weight.chunk(groups)]).flip(2, 3)
+    y = F.conv2d(F.pad(image, (1, 1, 1, 2), "replicate"), kernel, groups=groups)
+    t.check(out, y.permute(0, 2, 3, 1).reshape(1, 1, -1, 32))
+
+
 CASES = collect(globals())

@@ -54,6 +54,9 @@ def sharded(t: Env) -> None:
     values = t.shadow.values(ttnn.rand((1, 1, 32 * t.shape[0], 32), t.device, seed=3, mesh_mapper=rows))
     for one, other in combinations(range(t.n), 2):
         assert values[one].equal(values[other]) is (one // t.shape[1] == other // t.shape[1]), (one, other)
+    for row in range(t.shape[0]):  # its one core of each device counts on from that of the device before
+        alone = ttnn.rand((1, 1, 32, 32), t.device, seed=3 + row * t.shape[1])
+        assert values[row * t.shape[1]].equal(t.shadow.values(alone)[0])
     flat = ttnn.MeshMapperConfig([ttnn.PlacementShard(3)], ttnn.MeshShape([t.n]))
     values = t.shadow.values(ttnn.rand((1, 1, 32, 32 * t.n), t.device, seed=3, mesh_mapper=flat))
     assert all(not one.equal(other) for one, other in combinations(values, 2))
