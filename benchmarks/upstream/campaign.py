@@ -2,7 +2,8 @@
 
     export TT_METAL_TREE=/path/to/tt-metal
     python -m benchmarks.upstream unit --out out/upstream      a sample of ttnn's unit tests
-    python -m benchmarks.upstream files --out out/upstream     every case of some of their files
+    python -m benchmarks.upstream nightly --out out/upstream   a sample of those that ttnn runs at night
+    python -m benchmarks.upstream files --out out/upstream     every case of some files of unit tests
     python -m benchmarks.upstream tt-dit --out out/upstream    tt_dit's, with random weights
     python -m benchmarks.upstream galaxy --out out/upstream    tt_dit's for more than eight devices
     python -m benchmarks.upstream numerics --out out/upstream  tt_dit's, rounded as kernels round
@@ -32,7 +33,7 @@ from parity.measure.machine import git
 from refsim.runtime.host_memory import total_bytes
 
 COMMIT = "622c6fb9"
-STEPS = ("unit", "files", "tt-dit", "galaxy", "numerics", "bugs", "attention", "memory", "report")
+STEPS = ("unit", "nightly", "files", "tt-dit", "galaxy", "numerics", "bugs", "attention", "memory", "report")
 
 
 def commit(checkout: Path) -> str:
@@ -128,10 +129,11 @@ def _step(step: str, arguments: argparse.Namespace, checkout: Path) -> None:
     if step == "memory":
         memory.run(checkout, out / step, only)
         return
-    if step == "unit":
+    if step in ("unit", "nightly"):
         per = arguments.per_function or 4
         timeout = arguments.case_timeout or 60
-        planned = jobs.unit_jobs(checkout, arguments.cases, per, arguments.seed, arguments.job_limit or 1200)
+        below = jobs.UNIT if step == "unit" else jobs.NIGHTLY
+        planned = jobs.unit_jobs(checkout, arguments.cases, per, arguments.seed, arguments.job_limit or 1200, below)
     elif step == "files":
         timeout = arguments.case_timeout or 60
         planned = jobs.file_jobs(checkout, arguments.files, arguments.seed, arguments.job_limit or 1200)

@@ -28,6 +28,7 @@ from parity.measure.machine import git
 
 ROOT = Path(__file__).parents[2]
 UNIT = "tests/ttnn/unit_tests"
+NIGHTLY = "tests/ttnn/nightly/unit_tests"
 DIT = "models/tt_dit/tests"
 PIPELINES = ("test_pipeline_", "test_performance_", "test_stability_", "test_transformer_accuracy")
 """Files of tt_dit that run whole pipelines with downloaded weights and prompts; they are left out and listed."""
@@ -78,10 +79,10 @@ def directories(tree: Path, below: str, depth: int) -> dict[str, list[str]]:
     return folders
 
 
-def unit_jobs(tree: Path, cases: int, per_function: int, seed: str, limit_s: float) -> list[Job]:
-    """Jobs that draw about ``cases`` cases of ttnn's unit tests, in proportion to the functions of each directory."""
+def unit_jobs(tree: Path, cases: int, per_function: int, seed: str, limit_s: float, below: str = UNIT) -> list[Job]:
+    """Jobs that draw about ``cases`` cases of ttnn's tests, in proportion to the functions of each directory."""
     parts = []
-    for folder, files in directories(tree, UNIT, 2).items():
+    for folder, files in directories(tree, below, 2).items():
         for number, part in enumerate(_parts(tree, files)):
             parts.append((f"unit-{folder.replace('/', '-')}-{number}", part, sum(functions(tree / f) for f in part)))
     every = sum(count for _, _, count in parts)

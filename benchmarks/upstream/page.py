@@ -31,6 +31,7 @@ from refsim.files.tables import as_markdown
 
 SUITES = {
     "unit": "`tests/ttnn/unit_tests`",
+    "nightly": "`tests/ttnn/nightly/unit_tests`",
     "files": "Every case of whole files of `tests/ttnn/unit_tests`",
     "tt-dit": "tt_dit, one or two layers at published widths, random weights",
     "galaxy": "tt_dit on the 32 devices of a Galaxy",

@@ -34,6 +34,12 @@ def test_unit_jobs_share_the_cases_by_functions(tmp_path):
     )
 
 
+def test_jobs_of_the_night_are_of_its_folder(tmp_path):
+    tree = _tree(tmp_path, {"operations/a/test_a.py": 3, f"../../../{jobs.NIGHTLY}/operations/b/test_b.py": 3})
+    (job,) = jobs.unit_jobs(tree, 6, 2, "7", 60, jobs.NIGHTLY)
+    assert (job.name, job.files) == ("unit-operations-b-0", (f"{jobs.NIGHTLY}/operations/b/test_b.py",))
+
+
 def test_files_are_drawn_by_seed(tmp_path):
     tree = _tree(tmp_path, {f"operations/a/test_{i}.py": 1 for i in range(9)} | {"base/test_0.py": 1})
     drawn = {seed: [job.files for job in jobs.file_jobs(tree, 4, seed, 60)] for seed in "12"}

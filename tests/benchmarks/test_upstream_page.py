@@ -138,9 +138,9 @@ def test_what_has_not_run_is_said(tmp_path):
     text = (tmp_path / "upstream.md").read_text()
     assert "whose tests are not in the tables: unit-ccl (exit status 4).\n" in text
     assert "**Not run yet**, and not in the tables: unit-later." in text
-    assert text.count("**Not run:**") == 7 and f"\nRun by {FACTS['refsim']}, seed `0`.\n" in text
+    assert text.count("**Not run:**") == 8 and f"\nRun by {FACTS['refsim']}, seed `0`.\n" in text
     data = json.loads((tmp_path / "upstream.json").read_text())
-    assert data["not_run"] == ["files", "tt-dit", "galaxy", "numerics", "bugs", "attention", "memory"]
+    assert data["not_run"] == ["nightly", "files", "tt-dit", "galaxy", "numerics", "bugs", "attention", "memory"]
     assert (data["suites"]["unit"]["silent"], data["suites"]["unit"]["missing"]) == ({"unit-ccl": 4}, ["unit-later"])
 
 
@@ -207,7 +207,7 @@ def test_the_report_counts_and_explains(tmp_path):
     )
     assert "**Not run:** there is no run of `python -m benchmarks.upstream tt-dit`." in text
     assert (
-        data["not_run"] == ["files", "tt-dit", "galaxy", "numerics"]
+        data["not_run"] == ["nightly", "files", "tt-dit", "galaxy", "numerics"]
         and data["attention"] == [long]
         and data["refsim"] == FACTS["refsim"]
     )
@@ -228,7 +228,7 @@ def test_the_report_counts_and_explains(tmp_path):
     assert (
         kept.count("1 of 2 caught") == kept.count("| 940 | 6.0 |") == 1
         and data["bugs"]["caught"] == 1
-        and data["not_run"] == ["files", "tt-dit", "galaxy", "numerics"]
+        and data["not_run"] == ["nightly", "files", "tt-dit", "galaxy", "numerics"]
     )  # kept
 
 
