@@ -38,7 +38,7 @@ REWRITTEN = {
         UpdateKVCacheOperation""",
     "where a part begins and ends are runtime arguments": """
         InterleavedToShardedPartialDeviceOperation SliceWriteDeviceOperation""",
-    "learning rate and step are runtime arguments": "MorehAdamWDeviceOperation",
+    "learning rate and step are runtime arguments": "MorehAdamOperation MorehAdamWDeviceOperation",
     "whether to make a table anew is asked at each call": "ReshapeViewDeviceOperation",
 }
 """Device operations whose key lacks some numbers on purpose, because each call writes them into the program, by why.

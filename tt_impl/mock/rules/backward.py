@@ -17,7 +17,7 @@ from tt_impl.mock.rules.eltwise import UNARY
 from tt_impl.mock.rules.registry import Call, per_device, table
 
 PLAIN = (
-    "abs acos asin asinh atan atanh ceil celu clamp clip cos cosh deg2rad digamma elu erf erfc erfinv exp exp2 "
+    "abs acos asin asinh atan atanh ceil celu cos cosh deg2rad digamma elu erf erfc erfinv exp exp2 "
     "expm1 floor frac gelu hardshrink hardsigmoid hardswish i0 lgamma log log10 log1p log2 "
     "log_sigmoid logit multigammaln neg rad2deg rdiv reciprocal relu round rsqrt sigmoid sign "
     "silu sin sinh softplus softshrink softsign sqrt square tan tanhshrink threshold trunc"
@@ -112,6 +112,22 @@ def _backward(function: Callable[..., Tensor], skipped: int) -> Callable[..., li
 
 for _name, _function in FORWARD.items():
     per_device(f"{_name}_bw")(_backward(_function, skipped=int(_name == "where")))
+
+
+def _of_clip(name: str) -> None:
+    """Register the gradient of what is cut to bounds, which have none, be they numbers or tensors."""
+
+    def rule(
+        grad_tensor: Tensor, input_tensor: Tensor, min: float | Tensor | None = None, max: float | Tensor | None = None
+    ) -> list[Tensor]:
+        return gradients(lambda x: UNARY[name](x, min, max), grad_tensor, [input_tensor])
+
+    rule.__qualname__ = f"{name}_bw"
+    per_device(f"{name}_bw")(rule)
+
+
+for _name in ("clamp", "clip"):
+    _of_clip(_name)
 
 
 def _of_power(name: str, of_negative: float) -> None:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.backward import gradients
-from tt_impl.mock.rules.registry import Call, across, columns, per_device
+from tt_impl.mock.rules.registry import REQUIRED, Call, across, columns, per_device
 from tt_impl.mock.storage.values import Shards
 
 Dims = int | Sequence[int] | None
@@ -174,11 +174,12 @@ def moreh_fold(
     call: Call,
     input: Tensor,
     output: Tensor | None = None,
-    output_size: Sequence[int] = (),
-    kernel_size: Sequence[int] = (),
+    output_size: Sequence[int] = REQUIRED,
+    kernel_size: Sequence[int] = REQUIRED,
     dilation: Sequence[int] = (1, 1),
     padding: Sequence[int] = (0, 0),
     stride: Sequence[int] = (1, 1),
+    memory_config: Any = None,
 ) -> list[Tensor]:
     sizes = (tuple(value) for value in (output_size, kernel_size, dilation, padding, stride))
     return _shaped(call, [F.fold(input, *sizes)])
