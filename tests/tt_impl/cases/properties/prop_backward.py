@@ -235,6 +235,7 @@ def at_edges(t: Env) -> None:
         (ttnn.relu6_bw(grad, x), (0.0, 0.0, 0.0, 2.0, 0.0)),
         (ttnn.hardtanh_bw(grad, x, min=-1.0, max=1.0), (0.0, 0.0, 2.0, 0.0, 0.0)),
         (ttnn.clamp_bw(grad, x, -1.0, 1.0), (0.0, 2.0, 2.0, 2.0, 0.0)),
+        (ttnn.clip_bw(grad, x, t.put(torch.full((1, 5), -1.5)), t.put(torch.ones(1, 5))), (0.0, 2.0, 2.0, 2.0, 0.0)),
         (ttnn.leaky_relu_bw(grad, x, negative_slope=0.5), (1.0, 1.0, 1.0, 2.0, 2.0)),
         (ttnn.selu_bw(grad, x), (slope * math.exp(-2), slope * math.exp(-1), slope, 2.1014, 2.1014)),
         (ttnn.pow_bw(grad, x, 2.0), (inf, inf, 0.0, 4.0, 24.0)),
@@ -243,6 +244,9 @@ def at_edges(t: Env) -> None:
         (ttnn.rpow_bw(grad, x, 0.0), (0.0,) * 5),
     ):
         t.check(out[0], torch.tensor([wanted]))
+    nothing, most = t.device.sfpu_nan(), t.device.sfpu_inf()  # what the device has for NaN and infinity
+    wanted = torch.tensor([[2 / 3**0.5, most, nothing, most, 2 / 35**0.5]])
+    t.check(ttnn.acosh_bw(grad, x)[0], wanted)
     y = torch.full((1, 5), -6.0, dtype=torch.float64)  # where the slope is a small difference
     t.check(ttnn.gelu_bw(grad, t.put(y.float()))[0], (2 * (_normal(y) + y * _density(y))).float())
 
@@ -260,6 +264,11 @@ def of_shapes(t: Env) -> None:
     one = t.rand(1, 1, 32, 64)
     (out,) = ttnn.prod_bw(t.put(one), t.put(x), dim=1)
     t.check(out, one * x.prod(1, keepdim=True) / x, ulps=2.0)
+    few = x[:, :, :1, :4].contiguous()  # of a gradient as large as the input the first is read, which one device can
+    alone = t.device.create_submesh(ttnn.MeshShape(1, 1))
+    on_alone = ttnn.from_torch(few, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=alone)
+    (out,) = ttnn.prod_bw(on_alone, on_alone)
+    t.check(out, few[0, 0, 0, 0] * few.prod() / few, ulps=2.0)
 
 
 CASES = collect(globals())
