@@ -40,7 +40,7 @@ def _dims(x: Tensor, dim: Dims) -> tuple[int, ...]:
     return tuple(d % x.dim() for d in chosen)
 
 
-def _kept(reduced: Tensor, shape: Sequence[int], dim: Dims) -> Tensor:
+def _with_every_dim(reduced: Tensor, shape: Sequence[int], dim: Dims) -> Tensor:
     """Return the result of a reduction of ``shape`` with every dim, of size 1 where it was reduced."""
     dims = _dims(torch.empty(shape, device="meta"), dim)
     return reduced.reshape([1 if d in dims else size for d, size in enumerate(shape)])
@@ -61,7 +61,7 @@ def _reduction(name: str, function: Callable[..., Tensor]) -> None:
     ) -> list[Tensor]:  # fmt: skip
         shape = tuple(call.outputs[0].shape)
         operand = torch.zeros(shape)
-        grad = _kept(output_grad, shape, dim)
+        grad = _with_every_dim(output_grad, shape, dim)
         return gradients(lambda x: function(x, _dims(x, dim), keepdim=True), grad, [operand])
 
     forward.__qualname__ = f"moreh_{name}"
@@ -81,7 +81,7 @@ def moreh_norm(call: Call, input: Tensor, p: float, *, dim: Dims = None, keepdim
 def moreh_norm_backward(
     input: Tensor, output: Tensor, output_grad: Tensor, p: float, *, dim: Dims = None, keepdim: bool = False
 ) -> list[Tensor]:
-    grad = _kept(output_grad, input.shape, dim)
+    grad = _with_every_dim(output_grad, input.shape, dim)
     return gradients(lambda x: torch.linalg.vector_norm(x, p, _dims(x, dim), keepdim=True), grad, [input])
 
 
