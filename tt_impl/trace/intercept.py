@@ -218,15 +218,19 @@ class Remembered:
     """A device tensor as somebody remembers it who does not keep its memory: it passes for one among arguments."""
 
 
+COMPLEX = ttnn._ttnn.operations.complex.ComplexTensor
+"""A tensor of complex numbers: two tensors, ``real`` and ``imag``."""
 _TENSORS = (TENSOR, Remembered)
-_NESTED = (list, tuple, dict)
+_NESTED = (list, tuple, dict, COMPLEX)
 _HOLDERS = (*_TENSORS, *_NESTED)
 
 
 def tensors_in(value: Any) -> list[ttnn.Tensor]:
-    """Every ttnn tensor in nested lists, tuples and dicts, in order."""
+    """Every ttnn tensor in nested lists, tuples, dicts and complex tensors, in order."""
     if isinstance(value, _TENSORS):
         return [value]
+    if isinstance(value, COMPLEX):
+        return [value.real, value.imag]
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     tensors: list[ttnn.Tensor] = []
     for item in items:
@@ -247,6 +251,8 @@ def tensors_at(name: str, value: Any) -> list[tuple[str, ttnn.Tensor]]:
 def _collect(place: str, value: Any, tensors: list[tuple[str, ttnn.Tensor]]) -> None:
     if isinstance(value, _TENSORS):
         tensors.append((place, value))
+    elif isinstance(value, COMPLEX):
+        tensors += [(f"{place}.real", value.real), (f"{place}.imag", value.imag)]
     elif isinstance(value, dict):
         for key, item in value.items():
             if isinstance(item, _HOLDERS):

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +34,7 @@ from tt_impl.mock.calls.special import (
 from tt_impl.mock.calls.stand_ins import on_whole_devices
 from tt_impl.mock.calls.traces import Recorded, Step, Tracing, remembered, without_tensors
 from tt_impl.mock.calls.waiting import Queue, Queues
+from tt_impl.mock.rules.complex import ALSO_REAL, MARK
 from tt_impl.mock.rules.padding_left import left_in_tiles
 from tt_impl.mock.rules.padding_read import padding_reads, with_padding, within
 from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, RULES, VIEWS, Call, Rule, for_rule, mapped, neutral
@@ -43,7 +45,7 @@ from tt_impl.mock.storage.values import Shards, shape_of
 from tt_impl.mock.storage.zeros import Zeros
 from tt_impl.mock.ttlang.module import served
 from tt_impl.trace.buffers import buffer_of
-from tt_impl.trace.intercept import TENSOR, Invocation, intercepted, on_device, tensors_in
+from tt_impl.trace.intercept import COMPLEX, TENSOR, Invocation, intercepted, on_device, tensors_in
 
 if TYPE_CHECKING:
     from tt_impl.mock.numerics import Numerics
@@ -81,6 +83,8 @@ class Shadow(Tracing):
         return list(self.store.read(tensor, "values()"))
 
     def handle(self, call: Invocation) -> Any:
+        if call.name in ALSO_REAL and any(isinstance(value, COMPLEX) for value in (*call.args, *call.kwargs.values())):
+            call = replace(call, name=call.name + MARK)
         self.calls[call.name] += 1
         self.check_traced(call.name)
         if call.name == "ttnn.slice" and self.computes:

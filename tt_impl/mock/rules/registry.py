@@ -22,7 +22,7 @@ import ttnn
 from tt_impl.mock.storage.errors import RefusedOption, ShadowError
 from tt_impl.mock.storage.not_finite import UNWRITTEN
 from tt_impl.mock.storage.values import Shards, Store, ranks_of
-from tt_impl.trace.intercept import Arguments
+from tt_impl.trace.intercept import COMPLEX, Arguments
 
 _NEUTRAL_BECAUSE = {
     "it says where the result lies": """
@@ -325,7 +325,9 @@ def _part(value: Any, device: int, as_stored: bool) -> Any:
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return nested lists, tuples and dicts with ``function`` of everything in them."""
+    """Return nested lists, tuples and dicts with ``function`` of everything in them; a complex tensor is its parts."""
+    if isinstance(value, COMPLEX):
+        value = [value.real, value.imag]
     if isinstance(value, list | tuple):
         return type(value)(mapped(function, item) for item in value)
     if isinstance(value, dict):
