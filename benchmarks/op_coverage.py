@@ -47,15 +47,19 @@ class Row:
 
 
 def rows(upstream: Iterable[Path] = (), properties: Collection[str] = ()) -> list[Row]:
-    """All registered operations, and what else has a rule, in alphabetical order; ``properties`` is of ``drawn``."""
+    """All registered operations, and what else has a rule, in alphabetical order; ``properties`` is of ``drawn``.
+
+    What has a rule for complex operands, too, is one operation.
+    """
     from tt_impl.mock.calls.golden import registered
     from tt_impl.mock.calls.special import SPECIAL
+    from tt_impl.mock.rules.complex import MARK
     from tt_impl.mock.rules.registry import RULES
 
     operations = registered()
     passed = _passed(upstream)
     result = []
-    for name in sorted(operations.keys() | RULES.keys() | SPECIAL.keys()):
+    for name in sorted(name for name in operations.keys() | RULES.keys() | SPECIAL.keys() if not name.endswith(MARK)):
         operation = operations.get(name)
         refused = _refused(name, operation, RULES[name]) if operation is not None and name in RULES else ()
         result.append(Row(name, evidence(name), name in RULES and name in properties, passed[name], refused))
