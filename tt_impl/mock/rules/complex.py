@@ -56,8 +56,8 @@ def _gradients(function: Callable[..., Tensor], grad: Tensor | Parts, operands: 
     """Return the parts of the gradient of every operand."""
     with torch.enable_grad():
         leaves = [_whole(operand).requires_grad_() for operand in operands]
-        found = torch.autograd.grad(function(*leaves), leaves, _whole(grad))
-    return [part for gradient in found for part in _parts(gradient)]
+        of_each = torch.autograd.grad(function(*leaves), leaves, _whole(grad))
+    return [part for gradient in of_each for part in _parts(gradient)]
 
 
 def _named(name: str) -> str:

@@ -54,8 +54,8 @@ def dit_layernorm_post_allgather(
 
 
 def _by_row(weight: Tensor, x: Tensor) -> Tensor:
-    """Take a weight of the columns, or one per batch entry ([B, 1, 1, D]): a diffusion transformer's modulation."""
-    return weight.reshape(-1) if weight.numel() == x.shape[-1] else weight
+    """Take a weight of the columns, or one per batch entry, a transformer's modulation; of a tile the first row."""
+    return weight.reshape(-1) if weight.numel() == x.shape[-1] else weight[..., :1, :]
 
 
 def _by_head(values: Tensor, x: Tensor) -> Tensor:

@@ -25,15 +25,18 @@ def _scaled(x: Tensor, scalar: Number) -> Tensor:
     return x if scalar == 1 else x * scalar
 
 
-def _reduction(function: Callable[..., Tensor], orders: bool = False) -> Callable[..., Tensor]:
-    """Make the rule of a reduction; one that ``orders`` its values takes no negative ``scalar``."""
+def _reduction(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Make the rule of a reduction; integers times a fraction are cut to integers at the end.
 
-    def rule(input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, *, scalar: Number = 1.0) -> Tensor:
-        if orders and scalar < 0:
-            raise TypeError("a negative scalar is not known: it would turn the order around")
-        if not input_tensor.dim():
-            return _scaled(input_tensor, scalar)
-        return function(_scaled(input_tensor, scalar), dim=dims_of(input_tensor, dim), keepdim=keepdim)
+    ``correction`` is for variances: others take and ignore it.
+    """
+
+    def rule(
+        input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, *, scalar: Number = 1.0, correction: bool = True
+    ) -> Tensor:
+        x = _scaled(input_tensor, scalar)
+        result = function(x, dim=dims_of(x, dim), keepdim=keepdim) if x.dim() else x
+        return result if input_tensor.is_floating_point() or not result.is_floating_point() else result.trunc()
 
     return rule
 
@@ -44,8 +47,8 @@ def _mean(x: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
 
 per_device("sum")(_reduction(torch.sum))
 per_device("mean")(_reduction(_mean))
-per_device("max")(_reduction(torch.amax, orders=True))
-per_device("min")(_reduction(torch.amin, orders=True))
+per_device("max")(_reduction(torch.amax))
+per_device("min")(_reduction(torch.amin))
 
 
 @per_device("var")

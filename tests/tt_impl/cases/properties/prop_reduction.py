@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.tt_impl.env import Env, collect, raises
+from tests.tt_impl.env import Env, collect
 from tests.tt_impl.properties import agree, choose, held, hold, numbers, on_mesh, shape_of, whole
 
 Formula = Callable[..., Tensor]
@@ -68,9 +68,7 @@ def _over(env: Env, name: str, data: Any) -> None:
 
 
 def scalars(t: Env) -> None:
-    """A scalar multiplies what is reduced; one that would turn maxima into minima is refused."""
-    from tt_impl.mock.storage.errors import RefusedOption
-
+    """A scalar multiplies what is reduced, before that: a negative one turns maxima into minima."""
     ttnn, x = t.ttnn, t.rand(2, 3, 32, 64)
     t.check(ttnn.sum(t.put(x), dim=-1, scalar=0.5), x.sum(-1) / 2)
     t.check(ttnn.mean(t.put(x), dim=1, scalar=-2.0), x.mean(1) * -2)
@@ -78,7 +76,10 @@ def scalars(t: Env) -> None:
     t.check(ttnn.var(t.put(x), dim=-1, scalar=3.0), x.var(-1) * 9)
     t.check(ttnn.sum(t.put(x), dim=[]), x.sum())
     t.check(ttnn.sum(t.put(torch.tensor(3.0)), scalar=-0.5), torch.tensor(-1.5))
-    raises(RefusedOption, lambda: ttnn.max(t.put(x), dim=-1, scalar=-1.0), "negative scalar")
+    t.check(ttnn.max(t.put(x), dim=-1, scalar=-2.0, correction=False), x.amin(-1) * -2)
+    whole = torch.tensor([[-7, 3, 5, 2]], dtype=torch.int32)
+    for scalar, least in ((0.5, -3), (-3.0, -15)):
+        assert t.shadow.values(ttnn.min(t.put(whole, dtype="int32"), dim=-1, scalar=scalar))[0].tolist() == [least]
 
 
 def of_pictures(t: Env) -> None:
