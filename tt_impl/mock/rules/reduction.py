@@ -32,7 +32,12 @@ def _reduction(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """
 
     def rule(
-        input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, *, scalar: Number = 1.0, correction: bool = True
+        input_tensor: Tensor,
+        dim: Dims = None,
+        keepdim: bool = False,
+        *,
+        scalar: Number = 1.0,
+        correction: bool | None = None,
     ) -> Tensor:
         x = _scaled(input_tensor, scalar)
         result = function(x, dim=dims_of(x, dim), keepdim=keepdim) if x.dim() else x
