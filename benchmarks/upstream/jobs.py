@@ -273,9 +273,11 @@ def _run_one(tree: Path, job: Job, out: Path, timeout_s: float) -> str:
     verdicts = former + _verdicts(lines)
     for file, why in left:
         verdicts.append({"id": file, "outcome": "failed", "category": "version", "message": why})
-    # Messages name files of the tree wherever it lies; where it and one's home lie is nobody's business.
+    # Messages name files of the tree and of packages; where these and one's home lie is nobody's business.
     text = "".join(f"{json.dumps(verdict)}\n" for verdict in verdicts)
-    lines.write_text(text.replace(f"{tree}/", "").replace(f"{Path.home()}/", "~/"), encoding="utf-8")
+    for place in (tree, sys.prefix):
+        text = text.replace(f"{place}/", "")
+    lines.write_text(text.replace(f"{Path.home()}/", "~/"), encoding="utf-8")
     seconds = round(time.monotonic() - begin, 1)
     versions = sorted(set(by.read_text(encoding="utf-8").splitlines()))
     end = {"name": job.name, "files": job.files, "code": code, "cut": cut, "seconds": seconds, "by": versions}

@@ -145,7 +145,8 @@ def test_large_cases_are_named():
 
 
 def test_a_conftest_that_cannot_be_imported_costs_its_own_folder_only(tmp_path):
-    broken = "import os\nraise RuntimeError(f'{__file__}: ' + os.path.expanduser('~/x'))\n"
+    places = "f'{__file__}: ' + os.path.expanduser('~/x ') + sys.prefix + '/y'"
+    broken = f"import os, sys\nraise RuntimeError({places})\n"
     for folder, text in (("a", ""), ("b", broken)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "conftest.py").write_text(text, encoding="utf-8")
@@ -155,7 +156,7 @@ def test_a_conftest_that_cannot_be_imported_costs_its_own_folder_only(tmp_path):
     found = table.read(tmp_path / "out")
     end = json.loads((tmp_path / "out" / "both.done").read_text())
     assert (end["code"], end["files"]) == (0, ["a/test_a.py"])
-    assert found.modules == {"b/test_b.py": "RuntimeError: b/conftest.py: ~/x"}  # not where the tree and one's home lie
+    assert found.modules == {"b/test_b.py": "RuntimeError: b/conftest.py: ~/x y"}  # not where these lie
     assert found.by == {jobs.own_version()}
 
 
