@@ -19,7 +19,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -184,7 +189,7 @@ def _shapes_only(forward: Callable[..., Any]) -> Callable[..., Any]:
         try:
             with FakeTensorMode(allow_non_fake_inputs=True), _AllChosen(), torch.no_grad():
                 result = forward(*args, **options)
-        except DataDependentOutputException as error:
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
             what = f"{forward.__qualname__} goes by a value that it computes ({error.func})"
             raise UserError(f"{what}, and no values are computed: run it with values.") from error
         finally:

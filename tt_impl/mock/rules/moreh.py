@@ -17,10 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tt_impl.mock.rules.backward import gradients
+from tt_impl.mock.rules.reduction import Dims, dims_of
 from tt_impl.mock.rules.registry import REQUIRED, Call, across, columns, per_device
 from tt_impl.mock.storage.values import Shards
-
-Dims = int | Sequence[int] | None
 
 
 def _shaped(call: Call, values: Sequence[Tensor | None]) -> list[Tensor]:
@@ -35,15 +34,10 @@ def _chosen(call: Call, names: Sequence[str], values: Sequence[Tensor], required
     return _shaped(call, [value if want else None for value, want in zip(values, wanted, strict=True)])
 
 
-def _dims(x: Tensor, dim: Dims) -> tuple[int, ...]:
-    chosen = range(x.dim()) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim
-    return tuple(d % x.dim() for d in chosen)
-
-
 def _with_every_dim(reduced: Tensor, shape: Sequence[int], dim: Dims) -> Tensor:
     """Return the result of a reduction of ``shape`` with every dim, of size 1 where it was reduced."""
-    dims = _dims(torch.empty(shape, device="meta"), dim)
-    return reduced.reshape([1 if d in dims else size for d, size in enumerate(shape)])
+    whole = torch.empty(shape, device="meta")
+    return reduced.reshape(whole.sum(dims_of(whole, dim), keepdim=True).shape)
 
 
 _REDUCES: dict[str, Callable[..., Tensor]] = {"sum": torch.sum, "mean": torch.mean}
@@ -52,7 +46,7 @@ _REDUCES: dict[str, Callable[..., Tensor]] = {"sum": torch.sum, "mean": torch.me
 def _reduction(name: str, function: Callable[..., Tensor]) -> None:
     @per_device(f"moreh_{name}", with_call=True)
     def forward(call: Call, input: Tensor, dim: Dims = None, *, keepdim: bool = False) -> list[Tensor]:
-        return _shaped(call, [function(input, _dims(input, dim))])
+        return _shaped(call, [function(input, dims_of(input, dim))])
 
     @per_device(f"moreh_{name}_backward", with_call=True)
     def backward(
@@ -62,7 +56,7 @@ def _reduction(name: str, function: Callable[..., Tensor]) -> None:
         shape = tuple(call.outputs[0].shape)
         operand = torch.zeros(shape)
         grad = _with_every_dim(output_grad, shape, dim)
-        return gradients(lambda x: function(x, _dims(x, dim), keepdim=True), grad, [operand])
+        return gradients(lambda x: function(x, dims_of(x, dim), keepdim=True), grad, [operand])
 
     forward.__qualname__ = f"moreh_{name}"
     backward.__qualname__ = f"moreh_{name}_backward"
@@ -74,7 +68,7 @@ for _name, _function in _REDUCES.items():
 
 @per_device("moreh_norm", with_call=True)
 def moreh_norm(call: Call, input: Tensor, p: float, *, dim: Dims = None, keepdim: bool = False) -> list[Tensor]:
-    return _shaped(call, [torch.linalg.vector_norm(input, p, _dims(input, dim))])
+    return _shaped(call, [torch.linalg.vector_norm(input, p, dims_of(input, dim))])
 
 
 @per_device("moreh_norm_backward")
@@ -82,7 +76,7 @@ def moreh_norm_backward(
     input: Tensor, output: Tensor, output_grad: Tensor, p: float, *, dim: Dims = None, keepdim: bool = False
 ) -> list[Tensor]:
     grad = _with_every_dim(output_grad, input.shape, dim)
-    return gradients(lambda x: torch.linalg.vector_norm(x, p, _dims(x, dim), keepdim=True), grad, [input])
+    return gradients(lambda x: torch.linalg.vector_norm(x, p, dims_of(x, dim), keepdim=True), grad, [input])
 
 
 @per_device("moreh_abs_pow")
@@ -211,31 +205,17 @@ def moreh_group_norm(
 _OF_NORM = ("input_grad", "gamma_grad", "beta_grad")
 
 
-def _norm_gradients(
-    grad: Tensor, scaled: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, others: tuple[int, ...]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of input, gamma and beta; statistics are of the last dim of ``x``, [rows, columns].
-
-    Args:
-        grad: that of the output, in its shape; ``scaled`` is it times gamma, [rows, columns].
-        others: dims of the output that gamma does not have.
-    """
-    mean, rstd = (value.reshape(-1, 1) for value in (mean, rstd))
-    normed = (x - mean) * rstd
-    of_input = rstd * (scaled - scaled.mean(-1, True) - normed * (scaled * normed).mean(-1, True))
-    of_gamma = grad * normed.reshape(grad.shape)
-    return of_input, *(value.sum(others) if others else value for value in (of_gamma, grad))
-
-
 @per_device("moreh_layer_norm_backward", with_call=True)
 def moreh_layer_norm_backward(
     call: Call, output_grad: Tensor, input: Tensor, mean: Tensor, rstd: Tensor, normalized_dims: int, *,
     gamma: Tensor | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    columns = math.prod(input.shape[-normalized_dims:])
-    scaled = output_grad if gamma is None else output_grad * gamma.reshape(input.shape[-normalized_dims:])
-    others = tuple(range(input.dim() - normalized_dims))
-    values = _norm_gradients(output_grad, scaled.reshape(-1, columns), input.reshape(-1, columns), mean, rstd, others)
+    shape = input.shape[-normalized_dims:]
+    statistics = (value.reshape(*input.shape[:-normalized_dims], *(1,) * normalized_dims) for value in (mean, rstd))
+    weight = torch.ones(shape) if gamma is None else gamma.reshape(shape)
+    values = torch.ops.aten.native_layer_norm_backward(
+        output_grad, input, list(shape), *statistics, weight, torch.zeros(shape), [True] * 3
+    )
     return _chosen(call, _OF_NORM, values, (False, False, False))
 
 
@@ -244,10 +224,13 @@ def moreh_group_norm_backward(
     call: Call, output_grad: Tensor, input: Tensor, mean: Tensor, rstd: Tensor, num_groups: int, *,
     are_required_outputs: Sequence[bool] = (True, False, False), gamma: Tensor | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    rows = len(input) * num_groups
-    scaled = output_grad if gamma is None else output_grad * gamma.reshape(-1, *(1,) * (input.dim() - 2))
-    others = (0, *range(2, input.dim()))
-    values = _norm_gradients(output_grad, scaled.reshape(rows, -1), input.reshape(rows, -1), mean, rstd, others)
+    samples, channels = input.shape[:2]
+    statistics = (value.reshape(samples, num_groups) for value in (mean, rstd))
+    weight = torch.ones(channels) if gamma is None else gamma.reshape(-1)
+    values = torch.ops.aten.native_group_norm_backward(
+        output_grad.contiguous(), input.contiguous(), *statistics, weight, samples, channels,
+        math.prod(input.shape[2:]), num_groups, [True] * 3,
+    )  # fmt: skip
     return _chosen(call, _OF_NORM, values, are_required_outputs)
 
 
@@ -261,8 +244,8 @@ _SOFTMAX: dict[str, Callable[..., Tensor]] = {
 def _of_softmax(y: Tensor, grad: Tensor, dim: int, kind: str) -> Tensor:
     """Return the gradient of the input of a softmax whose output is ``y``."""
     if kind == "LOGSOFTMAX":
-        return grad - y.exp() * grad.sum(dim, True)
-    of_input = y * (grad - (grad * y).sum(dim, True))
+        return torch.ops.aten._log_softmax_backward_data(grad, y, dim, y.dtype)
+    of_input = torch.ops.aten._softmax_backward_data(grad, y, dim, y.dtype)
     return -of_input if kind == "SOFTMIN" else of_input
 
 
@@ -408,8 +391,7 @@ def moreh_clip_grad_norm(
     """Return the norm of all inputs, which are scaled in place so that it is at most ``max_norm``."""
 
     def of_device(*parts: Tensor) -> tuple[Tensor, ...]:
-        norms = torch.stack([torch.linalg.vector_norm(part, norm_type) for part in parts])
-        total = torch.linalg.vector_norm(norms, norm_type)
+        total = torch.nn.utils.get_total_norm(parts, norm_type)
         scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
         return total.reshape(tuple(call.outputs[0].shape)), *(part * scale for part in parts)
 

@@ -25,8 +25,8 @@ def _scaled(x: Tensor, scalar: Number) -> Tensor:
     return x if scalar == 1 else x * scalar
 
 
-def _reduction(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Make the rule of a reduction; integers times a fraction are cut to integers at the end.
+def _reduction(function: Callable[..., Tensor], cuts: bool = False) -> Callable[..., Tensor]:
+    """Make the rule of a reduction; one that ``cuts`` drops the fraction of integers times a ``scalar``.
 
     ``correction`` is for variances: others take and ignore it.
     """
@@ -41,7 +41,7 @@ def _reduction(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     ) -> Tensor:
         x = _scaled(input_tensor, scalar)
         result = function(x, dim=dims_of(x, dim), keepdim=keepdim) if x.dim() else x
-        return result if input_tensor.is_floating_point() or not result.is_floating_point() else result.trunc()
+        return result.trunc() if cuts and not input_tensor.is_floating_point() else result
 
     return rule
 
@@ -52,8 +52,8 @@ def _mean(x: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
 
 per_device("sum")(_reduction(torch.sum))
 per_device("mean")(_reduction(_mean))
-per_device("max")(_reduction(torch.amax))
-per_device("min")(_reduction(torch.amin))
+per_device("max")(_reduction(torch.amax, cuts=True))
+per_device("min")(_reduction(torch.amin, cuts=True))
 
 
 @per_device("var")
