@@ -27,7 +27,8 @@ def normalised(x: Tensor, dim: int, stable: bool) -> Tensor:
 def softmax(
     input_tensor: Tensor, dim: int = -1, *, numeric_stable: bool = True, normalised: Callable[..., Tensor] = normalised
 ) -> Tensor:
-    return normalised(input_tensor, dim, numeric_stable)
+    """Over another dim than the last one it is stable whatever is asked."""
+    return normalised(input_tensor, dim, numeric_stable or dim % input_tensor.dim() < input_tensor.dim() - 1)
 
 
 def masked_softmax(x: Tensor, scale: float | None, mask: Tensor | None, by_row: bool, stable: bool = True) -> Tensor:
