@@ -19,8 +19,10 @@ from tt_impl.mock.calls.draws import RANDOM
 from tt_impl.mock.calls.stand_ins import EMULATED, Emulating, proceed
 from tt_impl.mock.calls.traces import EMULATED_TRACES, Tracing
 from tt_impl.mock.storage.buffers import Window
+from tt_impl.mock.storage.dtypes import BLOCK_FLOATS
 from tt_impl.mock.storage.errors import MissingRule, ShadowError, UnknownPadding
 from tt_impl.mock.storage.host import copy_into, host_padding, host_shards, host_tensor
+from tt_impl.mock.storage.seeded import real
 from tt_impl.mock.storage.values import ProgramValues, Store, describe, filled, view_of
 from tt_impl.trace.buffers import buffer_of
 from tt_impl.trace.intercept import MARKS, TENSOR, Invocation, on_device
@@ -37,10 +39,34 @@ def touches_device(call: Invocation) -> bool:
 
 def _from_torch(shadow: ProgramValues, call: Invocation) -> Any:
     """Convert twice, to the device and to the host: the host copy went through the real mapper and rounding."""
+    call = _in_rows(call)
     result = call.proceed()
     if result is not None and on_device(result):
-        _write(shadow.store, _on_host(call), result, call.name, call.kwargs.get("pad_value") or 0.0)
+        host = _on_host(_without_tiles(call))
+        _write(shadow.store, host, result, call.name, call.kwargs.get("pad_value") or 0.0)
     return result
+
+
+def _in_rows(call: Invocation) -> Invocation:
+    """Draw random weights, and put the elements in the order of rows, once for both conversions."""
+    tensor = call.argument("tensor", 0)
+    if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
+        return call
+    rows = real(tensor).contiguous()
+    if rows is tensor:
+        return call
+    if call.args:
+        return replace(call, args=(rows, *call.args[1:]))
+    return replace(call, kwargs=call.kwargs | {"tensor": rows})
+
+
+def _without_tiles(call: Invocation) -> Invocation:
+    """Leave tiles out where an element's value does not depend on its tile: what fills them up is told apart."""
+    decides = ("spec", "tile", "col_tilize")
+    dtype = call.argument("dtype", 1)
+    if dtype in BLOCK_FLOATS or "layout" not in call.kwargs or any(call.kwargs.get(name) for name in decides):
+        return call
+    return replace(call, kwargs=call.kwargs | {"layout": ttnn.ROW_MAJOR_LAYOUT})
 
 
 def _on_host(call: Invocation, device: tuple[None, ...] = ()) -> ttnn.Tensor:
