@@ -10,6 +10,7 @@ import ttnn
 from tt_impl.mock.storage.dtypes import RANGES
 from tt_impl.mock.storage.padding import Padding, ends_inside
 from tt_impl.mock.storage.values import Shards, view_of
+from tt_impl.mock.storage.views import one_of
 from tt_impl.trace.intercept import uncaught
 
 
@@ -41,8 +42,8 @@ def _for_ttnn(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
 def host_shards(host: ttnn.Tensor, devices: int) -> list[torch.Tensor]:
     """Return the torch values of a host tensor, one per device; replicas share one torch tensor.
 
-    ttnn keeps one host buffer for all replicas, so the address of the buffer tells them. An undistributed tensor is
-    the same on all devices.
+    ttnn keeps one host buffer for all replicas of a tensor of torch, so the address of the buffer tells them; those that
+    it copied from devices are told by what they hold. An undistributed tensor is the same on all devices.
     """
     values: list[torch.Tensor] = []
     converted: dict[int, torch.Tensor] = {}
@@ -50,7 +51,7 @@ def host_shards(host: ttnn.Tensor, devices: int) -> list[torch.Tensor]:
         for part in ttnn.get_device_tensors(host):
             address = _bytes_of(part).data_ptr()
             if address not in converted:
-                converted[address] = ttnn.to_torch(part)
+                converted[address] = one_of(ttnn.to_torch(part), converted.values())
             values.append(converted[address])
     return values * devices if len(values) == 1 else values
 

@@ -62,6 +62,19 @@ def shared(function: Callable[[torch.Tensor], Any], values: Iterable[torch.Tenso
     return [results[id(value)] for value in values]
 
 
+def one_of(value: torch.Tensor, known: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return the tensor of ``known`` that has the bits of ``value``, zeros' signs too; ``value`` if there is none."""
+    return next((other for other in known if _same_bits(value, other)), value)
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a is b or a.dtype != b.dtype or a.shape != b.shape:
+        return a is b
+    if a.dtype.is_floating_point:
+        a, b = (value.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[value.itemsize]) for value in (a, b))
+    return torch.equal(a, b)
+
+
 def seen_by(value: torch.Tensor, written: View, view: View, padding: float | None) -> torch.Tensor | None:
     """Read ``value``, written in the shape of ``written``, as ``view`` does; None if that reads unknown padding."""
     if view.is_reshape_of(written):

@@ -39,6 +39,21 @@ def replicas(t: Env) -> None:
     assert _evaluated(t, "gelu") == rows
 
 
+def replicas_through_the_host(t: Env) -> None:
+    """Replicas are computed once after a way over the host; zeros of another sign are another value."""
+    ttnn, value = t.ttnn, t.rand(1, 1, 32, 64)
+    on_host = ttnn.from_device(t.put(value))
+    back = ttnn.to_device(on_host, t.device)
+    ttnn.gelu(back)
+    assert _evaluated(t, "gelu") == 1
+    t.check(back, value)
+    signs = torch.zeros(t.n, 1, 32, 64, dtype=torch.bfloat16)
+    signs[1::2] *= -1.0
+    of_signs = ttnn.to_device(ttnn.from_device(t.put(signs.view(*t.shape, 32, 64), (0, 1))), t.device)
+    ttnn.reciprocal(of_signs)
+    assert _evaluated(t, "reciprocal") == 2
+
+
 def gathered_and_scattered(t: Env) -> None:
     """Groups along one axis differ here: a gathered tensor is one per group, a scattered one differs everywhere."""
     ttnn, (rows, columns) = t.ttnn, t.shape
