@@ -42,8 +42,8 @@ def _for_ttnn(value: torch.Tensor, dtype: ttnn.DataType) -> torch.Tensor:
 def host_shards(host: ttnn.Tensor, devices: int) -> list[torch.Tensor]:
     """Return the torch values of a host tensor, one per device; replicas share one torch tensor.
 
-    ttnn keeps one host buffer for all replicas of a tensor of torch, so the address of the buffer tells them; those that
-    it copied from devices are told by what they hold. An undistributed tensor is the same on all devices.
+    ttnn keeps one host buffer for all replicas of a tensor of torch, so the address of the buffer tells them; what it
+    copied from devices tells by its bits. An undistributed tensor is the same on all devices.
     """
     values: list[torch.Tensor] = []
     converted: dict[int, torch.Tensor] = {}
