@@ -2,8 +2,8 @@
 
     DFLASH_TREE=... TT_METAL_TREE=... python -m benchmarks.programs --out reports [-k WORDS] [--limit SECONDS]
 
-Rows are kept in ``programs.json`` of the folder of work, so that a run of some (``-k``) replaces only theirs; the page
-is made of all. Seconds and memory are those of the process that ``refsim ttnn run`` is.
+Rows are kept in ``programs.json`` beside the page, so that a run of some (``-k``) replaces only theirs; the page is
+made of all. Seconds and memory are those of the process that ``refsim ttnn run`` is.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Program:
         script: file to run; its folder is on the search path.
         mesh: what it asks for; ``auto`` is that of the case of a test.
         weights: what to make small random weights with, given to a script as its first argument, to a test as
-            ``HF_MODEL``.
+            ``HF_MODEL``; of ``checkpoints.HUB`` it loads models by their published names, ``HF_HOME``.
         path: folders of the checkout that are on the search path.
         changed: what the script replaces in the published program, and why.
         cause: whose a failure is and why, where somebody has looked.
@@ -173,7 +173,9 @@ def run(program: Program, tree: Path, work: Path, limit: float) -> Row:
         answer = Path(folder, "verdict.json")
         if program.is_test:
             environment |= {"HF_HUB_OFFLINE": "1", "TT_CACHE_PATH": folder, "TT_METAL_HOME": str(tree)}
-            environment |= {"HF_MODEL": str(weights)} if weights else {}
+            environment |= (
+                {"HF_HOME" if program.weights == checkpoints.HUB else "HF_MODEL": str(weights)} if weights else {}
+            )
             environment |= {"MESH_DEVICE": program.mesh.upper()} if program.mesh != "auto" else {}
             command = _pytest(program, answer, limit)
         else:
@@ -195,6 +197,7 @@ def _pytest(program: Program, answer: Path, limit: float) -> list[str]:
     """Return the command that runs a case of a file of tests, drawn with a seed."""
     options = ["-q", "-s", "--tb=short", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
     mock = [f"--ttnn-mock={program.mesh}", "--ttnn-mock-cases=1", f"--ttnn-mock-json={answer}", f"--timeout={limit:g}"]
+    mock += ["--ttnn-mock-weights=random:1"] if program.weights == checkpoints.HUB else []
     return [sys.executable, "-m", "pytest", "-p", "tt_impl.harness.plugin", *options, *mock, str(program.script)]
 
 
@@ -212,7 +215,7 @@ def _row(program: Program, log: str, answer: str, seconds: float, usage: Any) ->
         program.source,
         verdict.get("mesh", program.mesh),
         verdict["category"],
-        verdict["message"].removeprefix("E "),
+        _without_folders(verdict["message"].removeprefix("E ")),
         sum(ops.values()),
         sum(count for name, count in ops.items() if name.startswith("ttl.")),
         len(verdict.get("findings", ())),
@@ -278,16 +281,19 @@ def page(rows: Iterable[Row]) -> str:
         ]  # fmt: skip
         heads = ("program", "mesh", "verdict", "whose", "operations", "TT-Lang kernels", "findings", "checks", "s")
         parts.append(f"## {source}\n\n" + as_markdown(cells, (*heads, "CPU s", "peak GiB", "replaced")) + "\n")
-    failures = [(row.name, _shortened(row.message), row.explained or "-") for row in rows if row.whose != "-"]
+    failures = [
+        (row.name, textwrap.shorten(row.message, 200, placeholder=" ..."), row.explained or "-")
+        for row in rows if row.whose != "-"
+    ]  # fmt: skip
     if failures:
         heads = ("program", "message", "whose, and why")
         parts.append("## What stopped the others\n\n" + as_markdown(failures, heads) + "\n")
     return "\n".join(parts)
 
 
-def _shortened(message: str) -> str:
-    """Return the beginning of a message, without where files lie on this machine."""
-    return textwrap.shorten(re.sub(r" \(/[^)]*\)", "", message), 200, placeholder=" ...")
+def _without_folders(message: str) -> str:
+    """Return a message without where files lie on this machine."""
+    return re.sub(r"(?<![\w.:/])/[^\s'\"()]*/", "", re.sub(r" \(/[^)]*\)", "", message))
 
 
 def main() -> int:
@@ -295,8 +301,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs", description=__doc__)
     parser.add_argument("-k", default="", help="only programs whose name has these words, separated by commas")
     parser.add_argument("--limit", type=float, default=600, help="seconds for one program")
-    parser.add_argument("--work", type=Path, default=Path("out/programs"), help="folder of weights and rows")
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of programs.md")
+    parser.add_argument("--work", type=Path, default=Path("out/programs"), help="folder of weights")
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of programs.md and programs.json")
     options = parser.parse_args()
     trees = {source: Path(os.environ[name]).absolute() for source, name in TREES.items() if os.environ.get(name)}
     if not trees:
@@ -304,7 +310,7 @@ def main() -> int:
         return 0
     work = options.work.absolute()
     work.mkdir(parents=True, exist_ok=True)
-    saved = work / "programs.json"
+    saved = options.out / "programs.json"
     rows = {row["name"]: Row(**row) for row in json.loads(saved.read_text())} if saved.exists() else {}
     for program in programs(trees):
         if program.name in rows:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+HUB = "hub"
+"""Configurations alone: the mock draws the weights of the models that tests load by name."""
 WORDS = "a the cat dog runs over green hills under snow slow fast red fox in".split()
 
 
@@ -275,6 +277,35 @@ def _dflash(folder: Path) -> None:
     save_file(_draft(), folder / "draft" / "model.safetensors")
 
 
+def _hub(folder: Path) -> None:
+    """Make a cache of Hugging Face with published configurations and no weights, and words for Z-Image's encoder."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    revision = "0" * 40
+    for repository, files in json.loads(Path(__file__).with_name("hub.json").read_text(encoding="utf-8")).items():
+        cached = folder / "hub" / f"models--{repository.replace('/', '--')}"
+        (cached / "refs").mkdir(parents=True, exist_ok=True)
+        (cached / "refs" / "main").write_text(revision, encoding="utf-8")
+        for path, values in files.items():
+            place = cached / "snapshots" / revision / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(json.dumps(values), encoding="utf-8")
+        if "text_encoder/config.json" in files:
+            marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+            words = {word: number for number, word in enumerate([*marks, *dict.fromkeys(WORDS)])}
+            words_alone = Tokenizer(models.WordLevel(words, unk_token=marks[0]))
+            words_alone.pre_tokenizer = pre_tokenizers.Whitespace()
+            tokenizer = PreTrainedTokenizerFast(tokenizer_object=words_alone, pad_token=marks[0], unk_token=marks[0])
+            tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+            tokenizer.save_pretrained(cached / "snapshots" / revision / "tokenizer")
+            kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_type": "qwen3"}
+            for name in ("tokenizer_config.json", "config.json"):
+                place = cached / "snapshots" / revision / "tokenizer" / name
+                known = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+                place.write_text(json.dumps(known | kind), encoding="utf-8")
+
+
 def _draft() -> dict[str, torch.Tensor]:
     width = 2048
     queries = 4096
@@ -301,6 +332,7 @@ def _draft() -> dict[str, torch.Tensor]:
 _MAKERS: dict[str, Callable[[Path], None]] = {
     "dflash": _dflash,
     "flux1": _flux1,
+    HUB: _hub,
     "llama/Llama-3.2-1B-Instruct": _llama,
     "mochi": _mochi,
     "motif": _motif,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.programs import campaign
+from benchmarks.programs import campaign, checkpoints
 from tt_impl.harness.pytest import verdicts
 
 
@@ -56,6 +56,25 @@ def test_a_case_is_read_or_its_error(tmp_path) -> None:
     broken = campaign._row(program, "E   ModuleNotFoundError: No module named 'timm'\n", "", 3.0, usage)
     assert (broken.category, broken.gib) == (verdicts.ENVIRONMENT, 1.0) and "timm" in broken.message
     assert campaign._row(program, "", "", 3.0, usage).category == verdicts.TIMEOUT
+
+
+def test_a_message_does_not_say_where_files_lie() -> None:
+    message = "no '/a/b/hub/config.json' at https://x.org/y (/a/c.py:3), 1/2 of /tmp/d/e"
+    assert campaign._without_folders(message) == "no 'config.json' at https://x.org/y, 1/2 of e"
+
+
+def test_published_configurations_are_found_by_name(tmp_path) -> None:
+    """A cache of the hub without weights: configurations, and words for the encoder that wants a tokenizer."""
+    pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    folder = checkpoints.make(checkpoints.HUB, tmp_path)
+    (unet,) = folder.glob("hub/models--stabilityai--stable-diffusion-xl-base-1.0/snapshots/*/unet/config.json")
+    assert json.loads(unet.read_text(encoding="utf-8"))["cross_attention_dim"] == 2048
+    (words,) = folder.glob("hub/models--Tongyi-MAI--Z-Image-Turbo/snapshots/*/tokenizer")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(words)
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "the cat"}], tokenize=False)
+    ids = tokenizer(text, padding="max_length", max_length=8).input_ids
+    assert len(ids) == 8 and len(set(ids)) == 3
 
 
 def test_the_table_of_tests_names_each_file_once() -> None:
