@@ -309,7 +309,8 @@ def main() -> int:
         print(f"skipped: none of {', '.join(TREES.values())} names a checkout.", file=sys.stderr)
         return 0
     work = options.work.absolute()
-    work.mkdir(parents=True, exist_ok=True)
+    for folder in (work, options.out):
+        folder.mkdir(parents=True, exist_ok=True)
     saved = options.out / "programs.json"
     rows = {row["name"]: Row(**row) for row in json.loads(saved.read_text())} if saved.exists() else {}
     for program in programs(trees):
