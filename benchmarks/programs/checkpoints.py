@@ -6,6 +6,7 @@ Weights are normal with the deviation of 1 / sqrt(inputs), those of norms near o
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -340,3 +341,7 @@ _MAKERS: dict[str, Callable[[Path], None]] = {
     "sd35": _sd35,
     "wan": _wan,
 }
+
+
+if __name__ == "__main__":
+    make(sys.argv[1], Path(sys.argv[2]))

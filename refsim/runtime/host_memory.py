@@ -19,19 +19,18 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LIMIT_VARIABLE = "REFSIM_RANK_MEMORY_GB"
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-_REUSED_BYTES = 32 << 20
 
 
-def keep_freed() -> None:
-    """Have this process take freed memory of up to 32 MiB again, in place of asking the system anew every time.
+def keep_freed(largest_bytes: int = 32 << 20) -> None:
+    """Have this process take freed memory of up to ``largest_bytes`` again, not ask the system anew every time.
 
     glibc comes to the same by itself, but not for tensors of one size that are freed and asked for in turn. Of what is
-    free at the end of the heap it keeps 64 MiB. Elsewhere than with glibc nothing changes.
+    free at the end of the heap it keeps twice as much. Elsewhere than with glibc nothing changes.
     """
     with contextlib.suppress(AttributeError, OSError):
         libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, _REUSED_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _REUSED_BYTES)
+        libc.mallopt(_M_MMAP_THRESHOLD, largest_bytes)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2 * largest_bytes)
 
 
 def rank_limit_bytes() -> int | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, get_mesh
+from refsim.runtime.host_memory import keep_freed
 from tt_impl.mock.machine import environment
 from tt_impl.mock.machine.descriptor import descriptor
 from tt_impl.mock.machine.environment import temporary_files_in
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     import ttnn
 
     from tt_impl.mock.calls.shadow import Shadow
+
+_KEPT_BYTES = 256 << 20
+"""Tensors up to this are freed and made in turn, most operations one: of new memory every page costs a fault."""
 
 
 def prepare(mesh: MeshSpec | str, folder: Path | None = None) -> MeshSpec:
@@ -42,6 +46,7 @@ def prepare(mesh: MeshSpec | str, folder: Path | None = None) -> MeshSpec:
     if cluster.claim("mock", spec, descriptor(spec)):
         cluster.process.folder = folder or environment.make_folder()
         point_at(spec, cluster.process.folder)
+        keep_freed(_KEPT_BYTES)
     return spec
 
 
