@@ -13,7 +13,7 @@ refsim.cli                            alone imports what lies beside refsim (tt_
 tt_impl                               takes from refsim: base, files, what a model's folder says of itself, and the
                                       host's part of a pipeline (refsim.pipelines.request, hosts)
 refsim.pipelines.request, hosts       run no model: they take from refsim what tt_impl may take
-tt_impl.mock                          takes from the project: meshes, errors, temporary folders, the device's
+tt_impl.mock                          takes from the project: meshes, errors, temporary folders, the heap, the device's
                                       arithmetic (refsim.numerics), and what every kind of mesh needs
                                       (tt_impl.run.installed, run.cluster, trace); imported by
                                       tt_impl.harness, and in ``tt_impl.run.backends.stand_in``;
@@ -60,7 +60,9 @@ PRICED = re.compile(r"refsim\.(timing|runtime\.(watch\.hazards|delays))(\.|$)")
 HOST = re.compile(r"refsim\.pipelines\.(request|hosts)(\.|$)")
 LEAVES = ("run.cluster", "run.installed", "trace")
 NUMERICS = re.compile(r"refsim\.numerics(\.|$)")
-MOCK_LENT = re.compile(rf"(refsim\.(base\.(mesh|errors|scratch)|numerics)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)")
+MOCK_LENT = re.compile(
+    rf"(refsim\.(base\.(mesh|errors|heap|scratch)|numerics)|tt_impl\.(mock|{'|'.join(LEAVES)}))(\.|$)"
+)
 LEAF = re.compile(rf"tt_impl\.({'|'.join(LEAVES)})(\.|$)")
 LEAF_LENT = re.compile(rf"(refsim\.base\.(mesh|errors)|tt_impl\.({'|'.join(LEAVES)}))(\.|$)")
 OURS = ("api", "kernels", "layers", "models", "parallel", "pipelines", "programs", "reports")
@@ -124,7 +126,7 @@ def broken_rules(module: str, name: str, lazy: bool) -> list[str]:
     if HOST.match(module) and within(name, ("refsim",)) and not LENT.match(name):
         broken.append("the host of a pipeline runs no model")
     if within(module, ("mock",), "tt_impl") and within(name, PRODUCT) and not MOCK_LENT.match(name):
-        broken.append("tt_impl.mock takes only meshes and errors (and temporary folders) from the project")
+        broken.append("tt_impl.mock takes only meshes and errors (and temporary folders and the heap) from the project")
     room, lent = (within(dotted.removeprefix("tt_impl."), tuple(MOCK_ROOMS), "mock") for dotted in (module, name))
     if room and lent and room != lent and MOCK_ROOMS[lent] >= MOCK_ROOMS[room]:
         broken.append(f"mock.{lent} does not lie below mock.{room}")

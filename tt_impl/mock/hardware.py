@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from refsim.base import heap
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, get_mesh
-from refsim.runtime.host_memory import keep_freed
 from tt_impl.mock.machine import environment
 from tt_impl.mock.machine.descriptor import descriptor
 from tt_impl.mock.machine.environment import temporary_files_in
@@ -46,7 +46,7 @@ def prepare(mesh: MeshSpec | str, folder: Path | None = None) -> MeshSpec:
     if cluster.claim("mock", spec, descriptor(spec)):
         cluster.process.folder = folder or environment.make_folder()
         point_at(spec, cluster.process.folder)
-        keep_freed(_KEPT_BYTES)
+        heap.keep_freed(_KEPT_BYTES)
     return spec
 
 

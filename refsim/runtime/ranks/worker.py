@@ -20,13 +20,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from refsim.base import scratch
+from refsim.base import heap, scratch
 from refsim.base.device_numerics import DeviceNumerics
 from refsim.base.jobs import Job, failure, injected, named
 from refsim.base.options import RunOptions
 from refsim.base.padded import noting
 from refsim.files import tensor_file
-from refsim.runtime import bfloat16, host_memory
+from refsim.runtime import bfloat16
 from refsim.runtime.device import Device
 from refsim.runtime.ranks import messages
 from refsim.runtime.transports import pages, world
@@ -129,7 +129,7 @@ def _to_rank_0(transport: Transport, value: Any) -> list[Any]:
 def serve(sock: socket.socket, board: StatusBoard, rank: int, world_size: int, threads: int) -> None:
     """Run the main loop of a forked rank: find the other ranks, then answer jobs until the launcher hangs up."""
     torch.set_num_threads(threads)
-    host_memory.keep_freed()
+    heap.keep_freed()
     world.forked = rank
     with contextlib.suppress(EOFError, ConnectionError):  # the launcher is gone, and nobody is left to be told
         board.set(rank, Activity(Kind.JOINING, "the other ranks"))

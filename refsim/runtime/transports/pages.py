@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 _LARGE_PAGE = 2 << 20
-_MOST_FREE_BYTES = 64 << 20  # as much as refsim.runtime.host_memory leaves with a process of what is small
+_MOST_FREE_BYTES = 64 << 20  # as much as refsim.base.heap leaves with a process of what is small
 _all: list[mmap.mmap] = []
 """In use or free, those that were asked for last at the end."""
 
