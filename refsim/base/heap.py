@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -19,3 +20,15 @@ def keep_freed(largest_bytes: int = 32 << 20) -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, largest_bytes)
         libc.mallopt(_M_TRIM_THRESHOLD, 2 * largest_bytes)
+
+
+def give_back_zeros(address: int, size_bytes: int) -> None:
+    """Give the pages of zeros that no file holds back to the system: whoever reads them finds zeros, and no memory.
+
+    Elsewhere than with Linux nothing changes. Memory that is shared with another process must not be given here.
+    """
+    first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (address + size_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    with contextlib.suppress(AttributeError, OSError):
+        if last > first:
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)

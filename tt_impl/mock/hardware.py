@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from refsim.base import heap
 from refsim.base.errors import UserError
 from refsim.base.mesh import MeshSpec, get_mesh
 from tt_impl.mock.machine import environment
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     import ttnn
 
     from tt_impl.mock.calls.shadow import Shadow
-
-_KEPT_BYTES = 256 << 20
-"""Tensors up to this are freed and made in turn, most operations one: of new memory every page costs a fault."""
 
 
 def prepare(mesh: MeshSpec | str, folder: Path | None = None) -> MeshSpec:
@@ -46,7 +42,6 @@ def prepare(mesh: MeshSpec | str, folder: Path | None = None) -> MeshSpec:
     if cluster.claim("mock", spec, descriptor(spec)):
         cluster.process.folder = folder or environment.make_folder()
         point_at(spec, cluster.process.folder)
-        heap.keep_freed(_KEPT_BYTES)
     return spec
 
 

@@ -17,7 +17,7 @@ from tt_impl.mock.machine import environment
 from tt_impl.run.installed import RUNTIME_ROOT, SOURCE_TREE, runtime_root, ttnn_package
 
 MAY_STAND_ON = re.compile(
-    r"(refsim(\.base(\.(errors|mesh|extensions|scratch))?|\.numerics(\.[\w.]+)?)?|"
+    r"(refsim(\.base(\.(errors|mesh|extensions|heap|scratch))?|\.numerics(\.[\w.]+)?)?|"
     r"tt_impl(\.(run(\.(cluster|installed))?|trace(\.(buffers|collectives|freed|graph|intercept|lines|record))?|mock(\.[\w.]+)?))?)$"
 )
 """What of this project may be loaded with the mock."""
@@ -99,9 +99,8 @@ def test_no_file_of_the_mock_imports_more(path: Path) -> None:
     module, is_package = module_name(path)
     found = imports(module, path.read_text(encoding="utf-8"), is_package=is_package)
     ours = {entry.name for entry in found if entry.name.partition(".")[0] in ("refsim", "tt_impl", "parity")}
-    allowed = (
-        r"(refsim\.base\.(errors|mesh|scratch)|refsim\.numerics|tt_impl\.(run\.(cluster|installed)|trace|mock))(\.|$)"
-    )
+    of_refsim = r"refsim\.base\.(errors|heap|mesh|scratch)|refsim\.numerics"
+    allowed = rf"({of_refsim}|tt_impl\.(run\.(cluster|installed)|trace|mock))(\.|$)"
     assert {name for name in ours if not re.match(allowed, name)} <= {"tt_impl", "tt_impl.run", "refsim"}
 
 

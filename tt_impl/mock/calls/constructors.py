@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import ttnn
 
+from tt_impl.mock.storage.host import give_back_zeros
 from tt_impl.mock.storage.seeded import real
 from tt_impl.trace.intercept import Invocation, on_device
 
@@ -94,12 +95,18 @@ def _whole(sample: ttnn.Tensor, shape: Sequence[int], device: ttnn.MeshDevice, m
 def memory_of_host(call: Invocation) -> Any:
     """Take the memory that ``ttnn.from_torch`` takes for a large tensor, without converting its values.
 
-    A tensor of a few elements goes through ttnn's own mapper, which tells what lies where.
+    On the host zeros, as which random weights come, take none. A tensor of a few elements goes through ttnn's own
+    mapper, which tells what lies where.
     """
     named = call.named("tensor", "dtype")
     tensor = named["tensor"]
     device = named.get("device")
     unknown = {name for name, value in named.items() if value is not None} - _FROM_TORCH
+    if device is None and isinstance(tensor, torch.Tensor) and tensor.numel() >= LARGE:
+        values = _real(tensor)
+        host = call.original(**named | {"tensor": values})
+        give_back_zeros(host, values)
+        return host
     if not isinstance(tensor, torch.Tensor) or device is None or unknown or tensor.numel() < LARGE:
         return call.original(**named | {"tensor": _real(tensor)})
     devices = device.get_num_devices()

@@ -19,6 +19,7 @@ import torch
 import ttnn
 
 import tt_impl.mock.rules  # noqa: F401 - registers the rules
+from refsim.base import heap
 from tt_impl.mock.calls.again import is_written, origin_of, sign
 from tt_impl.mock.calls.checks import emulating
 from tt_impl.mock.calls.constructors import Constructors
@@ -54,6 +55,8 @@ __all__ = ["SPECIAL", "Shadow", "ShadowError", "shadow_values"]
 
 OFF = "off"
 _WRITTEN = {*OUTPUTS, *BUFFERS}
+_KEPT_BYTES = 256 << 20
+"""Tensors up to this are freed and made in turn, most operations one: of new memory every page costs a fault."""
 
 
 class Shadow(Tracing):
@@ -234,6 +237,8 @@ def shadow_values(fallback: bool = False, numerics: str = OFF, values: bool = Tr
         numerics: ``exact`` or ``fast`` rounds as kernels do, ``off`` rounds the exact result of an operation once.
         values: False computes none, for programs of which only shapes and memory are asked; what is read are zeros.
     """
+    if values:
+        heap.keep_freed(_KEPT_BYTES)
     shadow = Shadow(fallback, numerics, values)
     light = Constructors(of_host=not values)
     with emulating(), served(), intercepted(shadow.handle), intercepted(light, nearest=True):

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 import ttnn
 
+from refsim.base import heap
 from tt_impl.mock.storage.dtypes import RANGES
 from tt_impl.mock.storage.padding import Padding, ends_inside
 from tt_impl.mock.storage.values import Shards, view_of
-from tt_impl.mock.storage.views import one_of
+from tt_impl.mock.storage.views import bits_of, one_of
 from tt_impl.trace.intercept import uncaught
 
 
@@ -78,6 +79,17 @@ def copy_into(host: ttnn.Tensor, values: ttnn.Tensor) -> None:
     with uncaught():
         for target, part in zip(ttnn.get_device_tensors(host), ttnn.get_device_tensors(values), strict=True):
             _bytes_of(target).copy_(_bytes_of(part))
+
+
+def give_back_zeros(host: ttnn.Tensor, source: torch.Tensor) -> None:
+    """Leave a host tensor of zeros, a copy of ``source``, without memory of its own."""
+    storage = source.untyped_storage()
+    borrowed = range(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+    with uncaught():
+        for part in ttnn.get_device_tensors(host):
+            memory = _bytes_of(part)
+            if memory.data_ptr() not in borrowed and not bits_of(memory).count_nonzero():
+                heap.give_back_zeros(memory.data_ptr(), memory.nbytes)
 
 
 def _bytes_of(part: ttnn.Tensor) -> torch.Tensor:

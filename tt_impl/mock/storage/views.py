@@ -70,9 +70,12 @@ def one_of(value: torch.Tensor, known: Iterable[torch.Tensor]) -> torch.Tensor:
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a is b or a.dtype != b.dtype or a.shape != b.shape:
         return a is b
-    if a.dtype.is_floating_point:
-        a, b = (value.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[value.itemsize]) for value in (a, b))
-    return torch.equal(a, b)
+    return torch.equal(bits_of(a), bits_of(b))
+
+
+def bits_of(value: torch.Tensor) -> torch.Tensor:
+    """Return the elements as integers of the same bits."""
+    return value.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[value.itemsize])
 
 
 def seen_by(value: torch.Tensor, written: View, view: View, padding: float | None) -> torch.Tensor | None:

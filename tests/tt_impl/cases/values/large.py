@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
 
+from refsim.runtime.host_memory import private_bytes
 from tests.tt_impl.env import Env, collect
 from tt_impl.mock.storage import constants
 
@@ -76,6 +78,26 @@ def the_memory_of_a_host_tensor(t: Env) -> None:
             with pytest.raises(RuntimeError, match="number of chunks 2 to match the mesh dimension size 4"):
                 ttnn.from_torch(values, device=t.device, mesh_mapper=across)
         assert ttnn.from_torch(values, device=t.device).buffer_address() == free
+
+
+def zeros_on_the_host(t: Env) -> None:
+    """Without values zeros on the host take no memory, in tiles and cut, too; all else keeps its bits."""
+    from tt_impl.mock.calls import constructors
+    from tt_impl.trace.intercept import intercepted
+
+    ttnn = t.ttnn
+    sizes = 8192, 16384
+    zeros = torch.zeros(sizes)
+    cut = ttnn.ShardTensor2dMesh(t.device, mesh_shape=t.shape, dims=(0, 1))
+    with intercepted(constructors.Constructors(of_host=True), nearest=True):
+        for how in ({}, {"layout": ttnn.TILE_LAYOUT}, {"mesh_mapper": cut}):
+            before = private_bytes(os.getpid())
+            hosts = [ttnn.from_torch(zeros, **how) for _ in range(3)]
+            assert private_bytes(os.getpid()) - before < 2**30, how  # of 1.5 GiB; the heap keeps something, too
+            assert not ttnn.to_torch(ttnn.get_device_tensors(hosts[-1])[-1]).any()
+        for value in (torch.full((1024, 1024), -0.0), torch.eye(1024)):
+            kept = ttnn.to_torch(ttnn.from_torch(value, layout=ttnn.TILE_LAYOUT))
+            assert torch.equal(kept.view(torch.int32), value.view(torch.int32))
 
 
 def a_large_tensor_of_torch(t: Env) -> None:
