@@ -230,3 +230,15 @@ def test_a_child_tells_nobody_but_its_parent(monkeypatch: pytest.MonkeyPatch) ->
     of._items = []
     of._put_away()
     assert len(steps) == 8
+
+
+def test_a_fixture_writes_to_the_terminal_of_a_child(capsys: pytest.CaptureFixture) -> None:
+    terminal = runner._Terminal()
+    terminal.ensure_newline()
+    terminal.write_line("a line", red=True)
+    terminal.write_sep("-", "a title")
+    terminal.section("another")
+    terminal.write("an end")
+    terminal.flush()
+    said = capsys.readouterr().err
+    assert said.startswith("a line\n") and " a title " in said and "another" in said and said.endswith("an end")

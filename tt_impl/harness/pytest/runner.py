@@ -281,10 +281,19 @@ def _fail(report: pytest.TestReport, reason: str, lines: list[str]) -> None:
 
 
 class _Terminal:
-    """A pytest plugin object in a child, in the place of the terminal: pytest-timeout writes stacks there."""
+    """A pytest plugin object in a child, in the place of the terminal: what pytest-timeout and fixtures write there."""
 
     def __init__(self) -> None:
         self._tw = TerminalWriter(sys.stderr)
+        self.write = self._tw.write
+        self.flush = self._tw.flush
+        self.section = self.write_sep = self._tw.sep
+
+    def write_line(self, line: str, **markup: bool) -> None:
+        self._tw.line(str(line), **markup)
+
+    def ensure_newline(self) -> None:
+        """Do nothing: whole lines are written."""
 
 
 class _InChild:

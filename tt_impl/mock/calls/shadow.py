@@ -40,6 +40,7 @@ from tt_impl.mock.rules.padding_left import left_in_tiles
 from tt_impl.mock.rules.padding_read import padding_reads, with_padding, within
 from tt_impl.mock.rules.registry import BUFFERS, OUTPUTS, RULES, VIEWS, Call, Rule, for_rule, mapped, neutral
 from tt_impl.mock.storage.buffers import BufferValues
+from tt_impl.mock.storage.constants import as_in_c
 from tt_impl.mock.storage.errors import FailedRule, MissingRule, RefusedOption, ShadowError
 from tt_impl.mock.storage.host import host_shards
 from tt_impl.mock.storage.values import Shards, shape_of
@@ -281,4 +282,4 @@ def _prepare(value: Any, shards: dict[int, Shards], mesh_shape: tuple[int, int])
     if isinstance(value, TENSOR):
         parts = host_shards(value, 1)
         return parts[0] if len(parts) == 1 else Shards(parts, tuple(value.shape), mesh_shape)
-    return tuple(value) if isinstance(value, ttnn.Shape) else value
+    return tuple(value) if isinstance(value, ttnn.Shape) else as_in_c(value)

@@ -6,9 +6,19 @@ element is never written to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
+
+_BEYOND_FLOAT = 2.0**128 - 2.0**103
+"""From here on a number is rounded to more than float32 has."""
+
+
+def as_in_c(value: Any) -> Any:
+    """Return what C++ gets of a float of Python, a ``float``: infinity beyond its range; anything else as it is."""
+    return math.copysign(math.inf, value) if isinstance(value, float) and abs(value) >= _BEYOND_FLOAT else value
 
 
 def constant(number: float, shape: Iterable[int], dtype: torch.dtype) -> torch.Tensor:

@@ -17,7 +17,7 @@ import torch
 import ttnn
 
 from tt_impl.mock.storage.buffers import BufferValues, Window
-from tt_impl.mock.storage.constants import constant, elementwise
+from tt_impl.mock.storage.constants import as_in_c, constant, elementwise
 from tt_impl.mock.storage.dtypes import BLOCK_FLOATS, RANGES, round_to
 from tt_impl.mock.storage.errors import ShadowError, UnknownPadding, UnseenValue
 from tt_impl.mock.storage.not_finite import INFINITY, NAN, not_finite
@@ -276,7 +276,7 @@ def filled(tensor: ttnn.Tensor, number: float) -> torch.Tensor:
     if integer and number != number:
         low, high = RANGES[tensor.dtype]
         number = -1 if low < 0 else high
-    return constant(number, shape_of(tensor), torch.int64 if integer else torch.float32)
+    return constant(as_in_c(number), shape_of(tensor), torch.int64 if integer else torch.float32)
 
 
 def view_of(tensor: ttnn.Tensor) -> View:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -22,6 +23,28 @@ def ties(t: Env) -> None:
     values, places = ttnn.topk(t.put(x.repeat(1, 1, 1, 2)), 32, dim=-1)
     t.check(values, torch.tensor([7.0] * 32).expand(1, 1, 32, 32))
     assert all((where % 4 != 0).all() and (where % 4 != 3).all() for where in t.shadow.values(places))
+
+
+def numbers_beyond(t: Env) -> None:
+    """A float of Python is a float of C to ttnn: infinity beyond its range, as is what bfloat16 has not."""
+    ttnn = t.ttnn
+    lowest = torch.finfo(torch.float32).min
+    x = {name: t.put(torch.ones(1, 1, 32, 32), dtype=name) for name in ("bfloat16", "float32")}
+    for dtype, number, wanted in (
+        ("bfloat16", -sys.float_info.max, -torch.inf),
+        ("bfloat16", lowest, -torch.inf),
+        ("float32", -sys.float_info.max, -torch.inf),
+        ("float32", lowest, lowest),
+    ):
+        of = {"dtype": getattr(ttnn, dtype), "layout": ttnn.TILE_LAYOUT, "device": t.device}
+        for made in (
+            ttnn.full((1, 1, 32, 32), number, **of),
+            ttnn.full_like(x[dtype], number),
+            ttnn.fill(x[dtype], number),
+            ttnn.where(x[dtype], number, 0.0),
+            ttnn.pad(x[dtype], [(0, 0), (0, 0), (0, 0), (0, 32)], value=number),
+        ):
+            assert {float(value[0, 0, 0, -1]) for value in t.shadow.values(made)} == {wanted}, (dtype, number)
 
 
 def zero_times_infinity(t: Env) -> None:
