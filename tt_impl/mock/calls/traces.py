@@ -163,8 +163,8 @@ class Tracing(Emulating, ABC):
 
 
 Special = Callable[[Any, Invocation], Any]
-_ALLOCATES = frozenset(f"ttnn.{name}" for name in ("empty", "empty_like", "allocate_tensor_on_device"))
-"""Operations that write nothing: memory that a trace takes with them holds what was last written there."""
+_ALLOCATES = frozenset(f"ttnn.{name}" for name in ("empty", "empty_like", "allocate_tensor_on_device", "manual_seed"))
+"""Operations that write nothing into their result: memory that a trace takes so holds what was last written there."""
 _CONSTANT = frozenset(f"ttnn.{name}" for name in "zeros zeros_like ones ones_like full full_like uniform".split())
 """Operations that write the same whatever their inputs hold."""
 _SENDS = ("ttnn.experimental.send_async",)

@@ -106,4 +106,19 @@ def manual_seed_repeats(t: Env) -> None:
     assert again[0].equal(again[1])
 
 
+def seeded_in_a_trace(t: Env) -> None:
+    """Seeds are given in the trace that samples with them; a replay gives what was sampled then."""
+    ttnn = t.ttnn
+    _, arguments = _inputs(t, [32], [1.0])
+    users = t.put(torch.arange(USERS, dtype=torch.int32), layout="ROW_MAJOR", dtype="uint32")
+    ttnn.manual_seed(seeds=users, user_ids=users)
+    eager = _sampled(t, arguments)
+    trace = ttnn.begin_trace_capture(t.device, cq_id=0)
+    ttnn.manual_seed(seeds=users, user_ids=users)
+    out = ttnn.sampling(**arguments)
+    ttnn.end_trace_capture(t.device, trace, cq_id=0)
+    ttnn.execute_trace(t.device, trace, cq_id=0, blocking=True)
+    assert (t.shadow.values(out)[0].flatten() - 1000).equal(eager)
+
+
 CASES = collect(globals())
