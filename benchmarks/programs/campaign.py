@@ -191,8 +191,8 @@ def run(program: Program, tree: Path, work: Path, limit: float) -> Row:
             usage = _waited(process, limit)
         seconds = time.monotonic() - began
         log.seek(0)
-        said = answer.read_text() if answer.exists() else ""  # the plugin begins without it
-        return _row(program, log.read(), said, seconds, usage)
+        verdict = answer.read_text() if answer.exists() else ""  # the plugin begins without it
+        return _row(program, log.read(), verdict, seconds, usage)
 
 
 def _weights(name: str, work: Path) -> Path:

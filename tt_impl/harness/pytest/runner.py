@@ -287,7 +287,8 @@ class _Terminal:
         self._tw = TerminalWriter(sys.stderr)
         self.write = self._tw.write
         self.flush = self._tw.flush
-        self.section = self.write_sep = self._tw.sep
+        self.write_sep = self._tw.sep
+        self.section = self._tw.sep
 
     def write_line(self, line: str, **markup: bool) -> None:
         self._tw.line(str(line), **markup)
