@@ -174,9 +174,8 @@ def run(program: Program, tree: Path, work: Path, limit: float) -> Row:
         if program.is_test:
             environment |= {"HF_HUB_OFFLINE": "1", "TT_CACHE_PATH": folder, "TT_METAL_HOME": str(tree)}
             environment |= {"LOGURU_LEVEL": "INFO"}  # their PCC
-            environment |= (
-                {"HF_HOME" if program.weights == checkpoints.HUB else "HF_MODEL": str(weights)} if weights else {}
-            )
+            if weights:
+                environment["HF_HOME" if program.weights == checkpoints.HUB else "HF_MODEL"] = str(weights)
             environment |= {"MESH_DEVICE": program.mesh.upper()} if program.mesh != "auto" else {}
             command = _pytest(program, answer, limit)
         else:

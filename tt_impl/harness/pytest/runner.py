@@ -289,9 +289,7 @@ class _Terminal:
         self.flush = self._tw.flush
         self.write_sep = self._tw.sep
         self.section = self._tw.sep
-
-    def write_line(self, line: str, **markup: bool) -> None:
-        self._tw.line(str(line), **markup)
+        self.write_line = self._tw.line
 
     def ensure_newline(self) -> None:
         """Do nothing: whole lines are written."""

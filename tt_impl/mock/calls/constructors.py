@@ -47,8 +47,8 @@ class Constructors:
         self._of_host = of_host
 
     def __call__(self, call: Invocation) -> Any:
-        if call.name == "ttnn.from_torch":
-            return memory_of_host(call) if self._of_host else _with_values(call)
+        if call.name == "ttnn.from_torch" and self._of_host:
+            return memory_of_host(call)
         names = _FROM_SHAPE.get(call.name) or _LIKE.get(call.name)
         return call.proceed() if names is None else _memory_of_number(call, call.named(*names), names)
 
@@ -143,12 +143,3 @@ def _real(tensor: Any) -> Any:
     """Return a tensor with memory in place of one that has none: of torch's device meta, or random weights."""
     is_meta = isinstance(tensor, torch.Tensor) and tensor.is_meta
     return torch.zeros(tensor.shape, dtype=tensor.dtype) if is_meta else real(tensor)
-
-
-def _with_values(call: Invocation) -> Any:
-    """Convert a tensor of torch; random weights are drawn for it."""
-    tensor = call.argument("tensor", 0)
-    values = real(tensor)
-    if values is tensor:
-        return call.proceed()
-    return call.original(**call.named("tensor", "dtype") | {"tensor": values})

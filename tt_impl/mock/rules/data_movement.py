@@ -97,9 +97,7 @@ def concat(tensors: Sequence[Tensor], dim: int = 0, *, groups: int = 1) -> Tenso
 
 def _pad_pairs(x: Tensor, pairs: Sequence[Sequence[int]], value: float) -> Tensor:
     if x.is_floating_point():
-        value = (
-            torch.tensor(value, dtype=torch.float32).to(x.dtype).item()
-        )  # infinity, where bfloat16 has no such number
+        value = float(torch.tensor(value).to(x.dtype))  # infinity, where bfloat16 has no such number
     return F.pad(x, [amount for pair in reversed(list(pairs)) for amount in pair], value=value)
 
 
