@@ -196,9 +196,8 @@ class Meter:
                 there[key, buffer.buffer_type.name, buffer.address] = bank_bytes(buffer.max_size_per_bank)
         for place in [p for p in self._live if p[0] == key and p not in there]:
             self._note(-1, number, self._live[place])
-        for place, size in there.items():
-            if place not in self._live:
-                self._take(Allocation(*place, size, *owner, number), number)
+        for place in sorted(there.keys() - self._live.keys()):  # ttnn lists buffers in no order
+            self._take(Allocation(*place, there[place], *owner, number), number)
 
     def _note_levels(self, mesh: ttnn.MeshDevice, number: int) -> None:
         for name, kind in _VIEWS.items():
