@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +26,13 @@ def asked_variant(options: RunOptions | None, settings: dict[str, Any]) -> str |
 def as_file(tensors: dict[str, Tensor]) -> Iterator[Path]:
     """Write tensors where every rank can map them; the file is removed afterwards."""
     around = launch.scratch_dir()
-    with tempfile.TemporaryDirectory(dir=around) if around else scratch.Folder("inputs") as folder:
+    with (
+        tempfile.TemporaryDirectory(dir=around) if around else scratch.Folder("inputs") as folder,
+        open(scratch.nameless("inputs"), "wb") as memory,  # writing to a disk's file takes two to seven times as long
+    ):
         path = Path(folder) / "inputs.safetensors"
+        if hasattr(os, "memfd_create"):
+            path.symlink_to(f"/proc/{os.getpid()}/fd/{memory.fileno()}")
         with open(path, "wb") as file:
             tensor_file.write(file, tensors)
         yield path
