@@ -71,6 +71,17 @@ def _t5_tokenizer() -> Any:
     return tokenizer
 
 
+def _tokenizer_of_words(*marks: str, unk_token: str, **others: str) -> Any:
+    """Return a tokenizer of ``marks`` and of whole words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {word: number for number, word in enumerate([*marks, *dict.fromkeys(WORDS)])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=unk_token))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=unk_token, **others)
+
+
 def _clip(seed: int, projected: bool, activation: str = "quick_gelu") -> Any:
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
@@ -228,15 +239,11 @@ def _wan(folder: Path) -> None:
 
 def _llama(folder: Path) -> None:
     """Make a Llama of the widths of Llama-3.2-1B, with one layer and few words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    words = ["<|begin_of_text|>", "<|eot_id|>", *dict.fromkeys(WORDS)]
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[1]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=words[0], eos_token=words[1], unk_token=words[1]
-    ).save_pretrained(folder)
+    begin = "<|begin_of_text|>"
+    end = "<|eot_id|>"
+    _tokenizer_of_words(begin, end, bos_token=begin, eos_token=end, unk_token=end).save_pretrained(folder)
     config = LlamaConfig(
         vocab_size=4096, hidden_size=2048, intermediate_size=8192, num_hidden_layers=1, num_attention_heads=32,
         num_key_value_heads=8, head_dim=64, rms_norm_eps=1e-5, max_position_embeddings=131072, rope_theta=500000.0,
@@ -280,9 +287,6 @@ def _dflash(folder: Path) -> None:
 
 def _hub(folder: Path) -> None:
     """Make a cache of Hugging Face with published configurations and no weights, and words for Z-Image's encoder."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     revision = "0" * 40
     for repository, files in json.loads(Path(__file__).with_name("hub.json").read_text(encoding="utf-8")).items():
         cached = folder / "hub" / f"models--{repository.replace('/', '--')}"
@@ -294,10 +298,7 @@ def _hub(folder: Path) -> None:
             place.write_text(json.dumps(values), encoding="utf-8")
         if "text_encoder/config.json" in files:
             marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-            words = {word: number for number, word in enumerate([*marks, *dict.fromkeys(WORDS)])}
-            words_alone = Tokenizer(models.WordLevel(words, unk_token=marks[0]))
-            words_alone.pre_tokenizer = pre_tokenizers.Whitespace()
-            tokenizer = PreTrainedTokenizerFast(tokenizer_object=words_alone, pad_token=marks[0], unk_token=marks[0])
+            tokenizer = _tokenizer_of_words(*marks, pad_token=marks[0], unk_token=marks[0])
             tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
             tokenizer.save_pretrained(cached / "snapshots" / revision / "tokenizer")
             kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_type": "qwen3"}

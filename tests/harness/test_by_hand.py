@@ -322,6 +322,10 @@ def test_what_results_are_like() -> None:
     expanded = described([torch.tensor(1.5).expand(2, 600)])
     assert expanded == described([whole]) and (expanded["mean"], expanded["rms"]) == (1.5, 1.5)
     assert expanded["digest"] != described([torch.full((2, 601), 1.5)])["digest"]
+    zeros = torch.zeros(2, 600, dtype=torch.bfloat16)
+    signed = zeros.clone()
+    signed[1, 5] = -0.0
+    assert described([signed])["digest"] != described([zeros])["digest"]
     assert len(both["sample"]) == 64 and set(both["sample"]) <= {3.0, -4.0, 0.0, 1.0, 7.0}
     nothing = {"differ": 1, "nan": 0, "absmax": 0.0, "mean": 0.0, "rms": 0.0, "sample": []}
     assert described([torch.zeros(0, 4)]).items() >= nothing.items()

@@ -15,6 +15,7 @@ from tt_impl.mock.calls.shadow import Shadow
 from tt_impl.mock.log.events import EventLog
 from tt_impl.mock.storage.constants import single
 from tt_impl.mock.storage.errors import ShadowError
+from tt_impl.mock.storage.views import bits_of
 from tt_impl.trace.intercept import Invocation, on_device, tensors_in
 
 SAMPLE = 64
@@ -109,8 +110,7 @@ def _is_one_number(value: torch.Tensor) -> bool:
     """Tell whether all elements have the same bits; most tensors part at a look at three."""
     if not value.numel():
         return False
-    bits = value.reshape(-1)
-    bits = bits.view(torch.int32) if bits.dtype == torch.float32 else bits
+    bits = bits_of(value.reshape(-1))
     first = bits[0]
     return bool(bits[-1] == first) and bool(bits[len(bits) // 2] == first) and bool((bits == first).all())
 

@@ -10,7 +10,7 @@ import ttnn
 from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, per_device, table
-from tt_impl.mock.storage import dtypes
+from tt_impl.mock.storage import dtypes, views
 
 
 @per_device("to_layout", with_call=True, rounds_once=True)
@@ -35,7 +35,7 @@ def bitcast(call: Call, input_tensor: Tensor, *_dtype: Any) -> Tensor:
     dtype = call.outputs[0].dtype
     bits = input_tensor
     if bits.is_floating_point():
-        bits = bits.view(torch.int16 if bits.dtype == torch.bfloat16 else torch.int32).to(torch.int64)
+        bits = views.bits_of(bits).to(torch.int64)
     if dtype == ttnn.bfloat16:
         return bits.to(torch.int16).view(torch.bfloat16)
     if dtype == ttnn.float32:
