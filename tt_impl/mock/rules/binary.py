@@ -211,6 +211,16 @@ def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, *, value: Number 
     return input_a + value * input_b * input_c
 
 
+def _loss(error: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    def loss(
+        input_reference: Tensor, input_prediction: Tensor, *, reduction: Any = ttnn.LossReductionMode.NONE
+    ) -> Tensor:
+        errors = error(input_reference.float() - input_prediction.float())
+        return {"NONE": lambda x: x, "MEAN": torch.mean, "SUM": torch.sum}[reduction.name](errors)
+
+    return loss
+
+
 def _multiplied_and_added(
     input_tensor_a: Tensor, input_tensor_b: Any = None, input_tensor_c: Any = None, value: Any = None
 ) -> Tensor:
@@ -223,8 +233,10 @@ table(
     {
         "addcdiv": lambda input_a, input_b, input_c, *, value=1.0: input_a + value * input_b / input_c,
         "clamped_silu_glu": lambda gate, up, limit: F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit),
+        "l1_loss": _loss(torch.abs),
         "lerp": lambda input, end, weight: input + weight * (end - input),
         "mac": _multiplied_and_added,
+        "mse_loss": _loss(torch.square),
         "snake_beta": lambda input_tensor, alpha, beta: input_tensor + torch.sin(alpha * input_tensor).square() / beta,
         "subalpha": lambda input_tensor_a, input_tensor_b, alpha: addalpha(input_tensor_a, input_tensor_b, -alpha),
     }

@@ -26,8 +26,9 @@ def sides_of(padding: Pair) -> tuple[int, int, int, int]:
 
 
 def image_of(rows: Tensor, batch: int, height: int, width: int, channels: int) -> Tensor:
-    """Return [N, C, H, W] from a tensor with channels last, whose channels may be padded."""
-    return rows.float().reshape(batch, height, width, -1)[..., :channels].permute(0, 3, 1, 2)
+    """Return [N, C, H, W] from a tensor with channels last, whose channels and rows may be padded."""
+    rows = rows.float().reshape(-1, rows.shape[-1])[: batch * height * width]
+    return rows.reshape(batch, height, width, -1)[..., :channels].permute(0, 3, 1, 2)
 
 
 def _more_below(size: int, before: int, after: int, reach: int, stride: int, ceil_mode: bool) -> int:

@@ -247,6 +247,16 @@ def others(t: Env) -> None:
     t.check(ttnn.bcast(t.put(whole), t.put(column), ttnn.BcastOpMath.MUL, ttnn.BcastOpDim.W), whole * column)
 
 
+def losses(t: Env) -> None:
+    ttnn, a, b = t.ttnn, t.rand(2, 40, 50), t.rand(2, 40, 50)
+    on = t.put(a), t.put(b)
+    modes = ttnn.LossReductionMode
+    t.check(ttnn.l1_loss(*on), (a - b).abs(), ulps=1.0)
+    t.check(ttnn.l1_loss(*on, reduction=modes.MEAN), F.l1_loss(a, b), ulps=2.0)
+    t.check(ttnn.mse_loss(*on, reduction=modes.NONE), F.mse_loss(a, b, reduction="none"), ulps=1.0)
+    t.check(ttnn.mse_loss(*on, reduction=modes.SUM), F.mse_loss(a, b, reduction="sum"), ulps=2.0)
+
+
 def first_of_a_whole_tile(t: Env) -> None:
     """``bcast`` takes one row, column or number of a second operand that is a whole tile."""
     ttnn, dims, a, b = t.ttnn, t.ttnn.BcastOpDim, t.rand(1, 2, 32, 32), t.rand(1, 2, 32, 32)

@@ -46,6 +46,27 @@ def conv2d_cut_weights(t: Env) -> None:
     t.check(out, t.shards(torch.as_tensor(wanted), (None, 3)))
 
 
+def filled_up_on_the_host(t: Env) -> None:
+    """What is in L1 to be is filled up to whole tiles on the host; the rows that zeros give stay, until the next one."""
+    x, weight, bias = t.rand(1, 5, 7, 512), t.rand(1024, 512, 1, 1, scale=0.1), t.rand(1, 1, 1, 1024)
+    ttnn, rest = t.ttnn, {"device": t.device, "batch_size": 1, "input_height": 5, "input_width": 7}
+    weight_on_host, bias_on_host = (ttnn.from_torch(y, dtype=ttnn.bfloat16) for y in (weight, bias))
+    image = ttnn.from_torch(x, dtype=ttnn.bfloat16, memory_config=ttnn.L1_MEMORY_CONFIG)
+    out = ttnn.conv2d(
+        input_tensor=image, weight_tensor=weight_on_host, bias_tensor=bias_on_host, in_channels=512, out_channels=1024,
+        kernel_size=(1, 1), **rest,
+    )  # fmt: skip
+    wanted = torch.nn.functional.pad(x.reshape(1, 1, 35, 512), (0, 0, 0, 29)) @ weight.reshape(1024, 512).T + bias
+    t.check(out, wanted)
+    back = t.rand(32, 1024, 3, 3, scale=0.1)
+    again = ttnn.conv2d(
+        input_tensor=ttnn.to_layout(out, ttnn.ROW_MAJOR_LAYOUT), weight_tensor=ttnn.from_torch(back, ttnn.bfloat16),
+        in_channels=1024, out_channels=32, kernel_size=(3, 3), padding=(1, 1), **rest,
+    )  # fmt: skip
+    picture = wanted[:, :, :35].bfloat16().float().reshape(1, 5, 7, 1024).permute(0, 3, 1, 2)
+    t.check(again, F.conv2d(picture, back, padding=1).permute(0, 2, 3, 1).reshape(1, 1, 35, 32))
+
+
 def no_groups(t: Env) -> None:
     """``groups=0`` stands for one."""
     x, weight = t.rand(1, 32, 4, 4), t.rand(32, 32, 3, 3, scale=0.1)
