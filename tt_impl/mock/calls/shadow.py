@@ -33,7 +33,7 @@ from tt_impl.mock.calls.special import (
     touches_device,
 )
 from tt_impl.mock.calls.stand_ins import on_whole_devices
-from tt_impl.mock.calls.traces import Recorded, Step, Tracing, remembered, without_tensors
+from tt_impl.mock.calls.traces import Recorded, Tracing, remembered, step_of
 from tt_impl.mock.calls.waiting import Queue, Queues
 from tt_impl.mock.rules.complex import ALSO_REAL, MARK
 from tt_impl.mock.rules.padding_left import left_in_tiles
@@ -116,27 +116,30 @@ class Shadow(Tracing):
         viewed = {buffer_of(t) for t in _moved(call)} if call.name in VIEWS else ()
         read = padding_reads(call, self.store) if self.takes_notes else []
         before = self._before(call)
+        known: dict[int, Recorded] = {}
+        if self.capturing is not None:
+            remembered(inputs, known)
         result = call.proceed()
         outputs = _on_devices(result)
         written = [t for t in outputs if buffer_of(t) not in viewed] if viewed else outputs
         if written or not outputs:
             context = Call(call.name, call.args, asked, outputs, self.store)
             self.evaluate(context, shards, written)
-            self.note(context, inputs, written)
+            self.note(context, inputs, written, known)
             self.padding_reads += read
         self._forget_unused(before, outputs)
         return result
 
     def _later(self, call: Invocation, asked: dict[str, Any], inputs: list[ttnn.Tensor], queue: Queue) -> Any:
         """Build an operation whose devices wait; its values are computed when they go on."""
+        known: dict[int, Recorded] = {}
+        remembered(inputs, known)
+        moved = {buffer_of(t) for t in _moved(call)} if call.name in VIEWS else ()
         result = call.proceed()
         outputs = _on_devices(result)
-        known: dict[int, Recorded] = {}
-        context = without_tensors(Call(call.name, call.args, asked, outputs, self.store), known)
-        moved = {buffer_of(t) for t in _moved(call)} if call.name in VIEWS else ()
         written = [t for t in outputs if buffer_of(t) not in moved]
         if written or not outputs:
-            step = Step(context, remembered(inputs, known), remembered(written, known))
+            step = step_of(Call(call.name, call.args, asked, outputs, self.store), inputs, written, known)
             queue.steps.append((None, lambda: step.run(self)))
         return result
 

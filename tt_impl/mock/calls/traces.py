@@ -127,12 +127,17 @@ class Tracing(Emulating, ABC):
     def evaluate(self, context: Call, shards: dict[int, Shards], written: list[Any]) -> None:
         """Compute the outputs of an operation from its inputs, and store those that are ``written``."""
 
-    def note(self, call: Call, inputs: list[ttnn.Tensor], written: list[ttnn.Tensor]) -> None:
-        """Remember an operation, if a trace is being captured; ``written``: its outputs that are no views."""
+    def note(
+        self, call: Call, inputs: list[ttnn.Tensor], written: list[ttnn.Tensor], known: dict[int, Recorded]
+    ) -> None:
+        """Remember an operation, if a trace is being captured.
+
+        Args:
+            written: its outputs that are no views.
+            known: its inputs, as :func:`remembered` before it ran: it may have freed them.
+        """
         if self.capturing is not None:
-            known: dict[int, Recorded] = {}
-            step = Step(without_tensors(call, known), remembered(inputs, known), remembered(written, known))
-            self.capturing.steps.append(step)
+            self.capturing.steps.append(step_of(call, inputs, written, known))
 
     def note_special(self, call: Invocation, result: Any) -> None:
         """Remember an operation that no rule computes: ``ttnn.zeros`` and the like write one value every time."""
@@ -189,6 +194,11 @@ def remembered(value: Any, known: dict[int, Recorded]) -> Any:
         return known[id(item)]
 
     return mapped(one, value)
+
+
+def step_of(call: Call, inputs: list[ttnn.Tensor], written: list[ttnn.Tensor], known: dict[int, Recorded]) -> Step:
+    """Return an operation that ran as a trace remembers it, see :meth:`Tracing.note`."""
+    return Step(without_tensors(call, known), remembered(inputs, known), remembered(written, known))
 
 
 def without_tensors(call: Call, known: dict[int, Recorded]) -> Call:

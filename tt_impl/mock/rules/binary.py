@@ -212,11 +212,10 @@ def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, *, value: Number 
 
 
 def _loss(error: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-    def loss(
-        input_reference: Tensor, input_prediction: Tensor, *, reduction: Any = ttnn.LossReductionMode.NONE
-    ) -> Tensor:
+    def loss(input_reference: Tensor, input_prediction: Tensor, *, reduction: Any = None) -> Tensor:
         errors = error(input_reference.float() - input_prediction.float())
-        return {"NONE": lambda x: x, "MEAN": torch.mean, "SUM": torch.sum}[reduction.name](errors)
+        mode = "NONE" if reduction is None else reduction.name
+        return {"NONE": torch.clone, "MEAN": torch.mean, "SUM": torch.sum}[mode](errors)
 
     return loss
 

@@ -59,17 +59,15 @@ def conv2d(
     border = _border(call)
     top, bottom, left, right = sides_of(padding)
     groups = max(groups, 1)  # to ttnn none are one
-    if tuple(kernel_size) == (1, 1) and not (transposed or top or bottom or left or right):
-        pixels = math.prod(tuple(call.outputs[0].shape)[:-1])
-        if pixels > batch_size * input_height * input_width:  # ttnn filled what was on the host up with zeros
-            batch_size = 1
-            input_height = 1
-            input_width = pixels
+    of_a_pixel = tuple(kernel_size) == (1, 1) and not (transposed or any(sides_of(padding)))
+    filled = math.prod(tuple(call.outputs[0].shape)[:-1]) if of_a_pixel else 0
 
     def convolved(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        rows = rows.reshape(-1, rows.shape[-1])
-        rows = F.pad(rows, (0, 0, 0, max(batch_size * input_height * input_width - len(rows), 0)))
-        x = image_of(rows, batch_size, input_height, input_width, in_channels)
+        if filled > batch_size * input_height * input_width:  # ttnn puts zeros behind what it finds on the host
+            rows = rows.reshape(-1, rows.shape[-1])
+            x = image_of(F.pad(rows, (0, 0, 0, filled - len(rows))), 1, 1, filled, in_channels)
+        else:
+            x = image_of(rows, batch_size, input_height, input_width, in_channels)
         if not transposed:
             x = F.pad(x, (left, right, top, bottom), border)
             if convolve is not None:

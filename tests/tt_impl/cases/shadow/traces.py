@@ -107,6 +107,31 @@ def an_address_given_out_again(t: Env) -> None:
         t.check(tensors["later"], [4 * part for part in parts])
 
 
+def freed_by_its_reader(t: Env) -> None:
+    """A convolution may free the picture that it reads: a trace remembers it from before."""
+    ttnn, picture = t.ttnn, t.rand(1, 32, 8, 8)
+    weight = t.rand(32, 32, 3, 3, scale=0.1)
+    x = t.put(picture.permute(0, 2, 3, 1).reshape(1, 1, 64, 32), layout="ROW_MAJOR")
+    options = dict(
+        device=t.device, in_channels=32, out_channels=32, batch_size=1, input_height=8, input_width=8,
+        kernel_size=(3, 3), padding=(1, 1), return_weights_and_bias=True,
+        conv_config=ttnn.Conv2dConfig(weights_dtype=ttnn.bfloat16, deallocate_activation=True),
+    )  # fmt: skip
+    wanted = torch.nn.functional.conv2d(picture, weight, padding=1).permute(0, 2, 3, 1).reshape(1, 1, 64, 32)
+
+    def program(weight_tensor: Any) -> Any:
+        moved = ttnn.to_memory_config(x, ttnn.L1_MEMORY_CONFIG)
+        found = ttnn.conv2d(input_tensor=moved, weight_tensor=weight_tensor, **options)
+        assert not moved.is_allocated()
+        return found
+
+    out, (prepared, _) = program(ttnn.from_torch(weight, dtype=ttnn.bfloat16))
+    t.check(out, wanted)
+    trace, (again, _) = _capture(t, lambda: program(prepared))
+    ttnn.execute_trace(t.device, trace)
+    t.check(again, wanted)
+
+
 def freed_input(t: Env) -> None:
     """The trace would read memory that belongs to somebody else."""
     from tt_impl.mock.storage.errors import ShadowError

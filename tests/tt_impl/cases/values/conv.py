@@ -47,7 +47,7 @@ def conv2d_cut_weights(t: Env) -> None:
 
 
 def filled_up_on_the_host(t: Env) -> None:
-    """What is in L1 to be is filled up to whole tiles on the host; the rows that zeros give stay, until the next one."""
+    """What is to be in L1 is filled up to whole tiles on the host; the rows that zeros give stay until the next one."""
     x, weight, bias = t.rand(1, 5, 7, 512), t.rand(1024, 512, 1, 1, scale=0.1), t.rand(1, 1, 1, 1024)
     ttnn, rest = t.ttnn, {"device": t.device, "batch_size": 1, "input_height": 5, "input_width": 7}
     weight_on_host, bias_on_host = (ttnn.from_torch(y, dtype=ttnn.bfloat16) for y in (weight, bias))
