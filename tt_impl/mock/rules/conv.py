@@ -69,7 +69,7 @@ def conv2d(
         else:
             x = image_of(rows, batch_size, input_height, input_width, in_channels)
         if not transposed:
-            x = F.pad(x, (left, right, top, bottom), border)
+            x = F.pad(x[:, : weight.shape[1] * groups], (left, right, top, bottom), border)
             if convolve is not None:
                 return convolve(x, _dense(weight, groups), bias, tuple(stride), tuple(dilation))
             return F.conv2d(x, weight, bias, tuple(stride), 0, tuple(dilation), groups)
@@ -86,7 +86,7 @@ def conv2d(
         y = F.pad(y, (-left, output_padding[1] - right, -top, output_padding[0] - bottom))
         return y if bias is None else y + bias.view(1, -1, 1, 1)
 
-    layout = weight_layout(call, in_channels, out_channels, groups, kernel_size, mirror_kernel)
+    layout = weight_layout(call, weight_tensor, in_channels, out_channels, groups, kernel_size, mirror_kernel)
     tensors = input_tensor, weight_tensor, bias_tensor
     return _results(call, convolved, tensors, *layout, activates=convolve is None)
 

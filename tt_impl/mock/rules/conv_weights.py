@@ -7,6 +7,7 @@ can make sense of a prepared weight, neither here nor on a device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from tt_impl.mock.rules.registry import Call, per_device
 from tt_impl.mock.storage.dtypes import round_to
+from tt_impl.mock.storage.values import Shards
 
 
 def as_rows(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -96,17 +98,33 @@ def prepare_conv_weights(
 ) -> Tensor:
     """Prepare [O, C/groups, K, L], or [C, O/groups, K, L] of a transposed one, from the host or a device."""
     call.check_named(rest, _ELSEWHERE)
-    shape, mirrored = weight_layout(call, in_channels, out_channels, groups, kernel_size, mirror_kernel)
+    sizes = in_channels, out_channels, groups, kernel_size
+    shape, mirrored = weight_layout(call, weight_tensor, *sizes, mirror_kernel)
     return prepared_weights(call, weight_tensor, shape, 0, mirrored)
 
 
 def weight_layout(
-    call: Call, in_channels: int, out_channels: int, groups: int, kernel_size: Sequence[int], mirror_kernel: bool
+    call: Call,
+    weight: Shards | Tensor,
+    in_channels: int,
+    out_channels: int,
+    groups: int,
+    kernel_size: Sequence[int],
+    mirror_kernel: bool,
 ) -> tuple[tuple[int, ...], bool | None]:
-    """Return [A, B, K, L] of a convolution's weight, and of a transposed one whether its owner has it mirrored."""
+    """Return [A, B, K, L] of a convolution's weight, and of a transposed one whether its owner has it mirrored.
+
+    A weight may lack the last of the image's channels: ttnn fills it up with zeros.
+    """
     if "transpose" in call.name:
         return (out_channels // max(groups, 1), in_channels, *kernel_size), not mirror_kernel
-    return (out_channels, in_channels // max(groups, 1), *kernel_size), None
+    if groups > 1:
+        return (out_channels, in_channels // groups, *kernel_size), None
+    channels = weight.shape[1]
+    if tuple(weight.shape[:2]) == (1, 1) and tuple(weight.shape[2:]) != tuple(kernel_size):  # a prepared one
+        channels, left_over = divmod(weight.shape[2], math.prod(kernel_size))
+        channels = in_channels if left_over else channels
+    return (out_channels, min(channels, in_channels), *kernel_size), None
 
 
 @per_device("prepare_conv_bias", "prepare_conv_transpose2d_bias", with_call=True)

@@ -67,6 +67,22 @@ def filled_up_on_the_host(t: Env) -> None:
     t.check(again, F.conv2d(picture, back, padding=1).permute(0, 2, 3, 1).reshape(1, 1, 35, 32))
 
 
+def weights_of_fewer_channels(t: Env) -> None:
+    """An image of three channels with zeros behind them, as a device wants it: its weight may have the three alone."""
+    ttnn, x, weight = t.ttnn, t.rand(1, 3, 8, 8), t.rand(32, 3, 3, 3, scale=0.2)
+    wide = F.pad(x, (0, 0, 0, 0, 0, 13)).permute(0, 2, 3, 1).reshape(1, 1, 64, 16)
+    rest = dict(
+        device=t.device, in_channels=16, out_channels=32, batch_size=1, input_height=8, input_width=8,
+        kernel_size=(3, 3), padding=(1, 1), return_weights_and_bias=True,
+    )  # fmt: skip
+    image, of_three = t.put(wide, layout="ROW_MAJOR"), ttnn.from_torch(weight, dtype=ttnn.bfloat16)
+    wanted = F.conv2d(x, weight, padding=1).permute(0, 2, 3, 1).reshape(1, 1, 64, 32)
+    out, (prepared, _) = ttnn.conv2d(input_tensor=image, weight_tensor=of_three, **rest)
+    t.check(out, wanted)
+    again, _ = ttnn.conv2d(input_tensor=image, weight_tensor=prepared, **rest)
+    t.check(again, wanted)
+
+
 def no_groups(t: Env) -> None:
     """``groups=0`` stands for one."""
     x, weight = t.rand(1, 32, 4, 4), t.rand(32, 32, 3, 3, scale=0.1)
