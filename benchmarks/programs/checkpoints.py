@@ -286,7 +286,7 @@ def _dflash(folder: Path) -> None:
 
 
 def _hub(folder: Path) -> None:
-    """Make a cache of Hugging Face with published configurations and no weights, and words for Z-Image's encoder."""
+    """Make a cache of Hugging Face with published configurations and no weights, and words for text encoders."""
     revision = "0" * 40
     for repository, files in json.loads(Path(__file__).with_name("hub.json").read_text(encoding="utf-8")).items():
         cached = folder / "hub" / f"models--{repository.replace('/', '--')}"
@@ -296,7 +296,9 @@ def _hub(folder: Path) -> None:
             place = cached / "snapshots" / revision / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(json.dumps(values), encoding="utf-8")
-        if "text_encoder/config.json" in files:
+        if "CLIPTokenizer" in files.get("model_index.json", {}).get("tokenizer", ()):
+            _clip_tokenizer().save_pretrained(cached / "snapshots" / revision / "tokenizer")
+        elif "text_encoder/config.json" in files:
             marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
             tokenizer = _tokenizer_of_words(*marks, pad_token=marks[0], unk_token=marks[0])
             tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"

@@ -22,6 +22,12 @@ def keep_freed(largest_bytes: int = 32 << 20) -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, 2 * largest_bytes)
 
 
+def give_back() -> None:
+    """Give what :func:`keep_freed` has kept back to the system. Elsewhere than with glibc nothing changes."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def give_back_zeros(address: int, size_bytes: int) -> None:
     """Give the pages of zeros that no file holds back to the system: whoever reads them finds zeros, and no memory.
 

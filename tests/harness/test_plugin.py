@@ -160,6 +160,12 @@ def test_a_session_word_for_word(values: str, tmp_path: Path) -> None:
     words.check(f"session_{values}.txt", "\n".join([ran.told(), json.dumps(properties), memory, ""]))
 
 
+def test_a_closed_device_holds_nothing(tmp_path: Path) -> None:
+    """Values of one test outlive it for a module's fixtures, but not the device that they were on."""
+    ran = run_suite(tmp_path, "--ttnn-mock=n150", files=("test_closed.py",), conftest=False)
+    assert [verdict.category for verdict in ran.verdicts.values()] == ["own"] * 3, ran.out[-4000:]
+
+
 def test_golden_functions_on_request(tmp_path: Path) -> None:
     """They answer what has no rule or refuses an option, and such a pass is counted apart."""
     ran = run_suite(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -242,11 +242,33 @@ def shadow_values(fallback: bool = False, numerics: str = OFF, values: bool = Tr
         values: False computes none, for programs of which only shapes and memory are asked; what is read are zeros.
     """
     if values:
+        heap.give_back()  # of a program before: between what is still in use, large tensors would find no room
         heap.keep_freed(_KEPT_BYTES)
     shadow = Shadow(fallback, numerics, values)
     light = Constructors(of_host=not values)
-    with emulating(), served(), intercepted(shadow.handle), intercepted(light, nearest=True):
+    with emulating(), served(), _closing(shadow), intercepted(shadow.handle), intercepted(light, nearest=True):
         yield shadow
+
+
+@contextmanager
+def _closing(shadow: Shadow) -> Iterator[None]:
+    """Forget what a mesh holds when it is closed: values outlive the test where a fixture of its module may hold some."""
+
+    def forgetting(close: Callable[..., None]) -> Callable[..., None]:
+        def closed(mesh: ttnn.MeshDevice, *args: Any, **kwargs: Any) -> None:
+            shadow.store.forget({mesh.id(), *(submesh.id() for submesh in mesh.get_submeshes())})
+            close(mesh, *args, **kwargs)
+
+        return closed
+
+    closers = {name: getattr(ttnn, name) for name in ("close_device", "close_mesh_device")}
+    for name, close in closers.items():
+        setattr(ttnn, name, forgetting(close))
+    try:
+        yield
+    finally:
+        for name, close in closers.items():
+            setattr(ttnn, name, close)
 
 
 def _on_devices(value: Any) -> list[ttnn.Tensor]:

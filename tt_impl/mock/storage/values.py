@@ -201,6 +201,11 @@ class Store:
         values = self.values.get(buffer) if buffer is not None else None
         return buffer if values is not None and values.view == view_of(tensor) else None
 
+    def forget(self, meshes: set[int]) -> None:
+        """Forget all that lies on meshes with these ids."""
+        for place in [place for place in self.at_address if place[0] in meshes]:
+            self.values.pop(self.at_address.pop(place), None)
+
     def _forget_former(self, tensor: ttnn.Tensor, buffer: int, view: View) -> None:
         """Forget the buffer that had this address before: it is gone."""
         if 0 in view.shape or not address_of(tensor) or per_core(tensor):
