@@ -252,7 +252,7 @@ def shadow_values(fallback: bool = False, numerics: str = OFF, values: bool = Tr
 
 @contextmanager
 def _closing(shadow: Shadow) -> Iterator[None]:
-    """Forget what a mesh holds when it is closed: values outlive the test where a fixture of its module may hold some."""
+    """Forget what a mesh holds when it is closed: values outlive a test where a fixture of its module may hold some."""
 
     def forgetting(close: Callable[..., None]) -> Callable[..., None]:
         def closed(mesh: ttnn.MeshDevice, *args: Any, **kwargs: Any) -> None:
