@@ -9,8 +9,10 @@ from safetensors.torch import save_file
 
 import refsim
 import tt_impl.api
+from refsim.api.inputs import as_file
 from refsim.base.errors import UserError
 from refsim.files import output
+from refsim.files.tensor_file import TensorFile
 from refsim.runtime.ranks.pool import Pool
 from tests.refsim.helpers import assert_one_sentence, attention_inputs, relative_rmse, serial_attention
 from tests.refsim.tiny.sd35 import make_inputs, make_model, save
@@ -166,3 +168,13 @@ def test_public_names_are_loaded_on_use():
     assert {getattr(refsim, name).__name__ for name in refsim.__all__} == set(refsim.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = refsim.nothing
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no files in memory")
+def test_inputs_lie_in_memory() -> None:
+    """No disk is written, and nothing is left of them."""
+    x = torch.arange(6.0).reshape(2, 3)
+    with as_file({"x": x}) as path:
+        assert "memfd" in str(Path(os.readlink(path)).readlink())
+        assert torch.equal(TensorFile(path)["x"], x)
+    assert not path.parent.exists()

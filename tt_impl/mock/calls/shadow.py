@@ -255,9 +255,10 @@ def _closing(shadow: Shadow) -> Iterator[None]:
     """Forget what a mesh holds when it is closed: values outlive a test where a fixture of its module may hold some."""
 
     def forgetting(close: Callable[..., None]) -> Callable[..., None]:
-        def closed(mesh: ttnn.MeshDevice, *args: Any, **kwargs: Any) -> None:
-            shadow.store.forget({mesh.id(), *(submesh.id() for submesh in mesh.get_submeshes())})
-            close(mesh, *args, **kwargs)
+        def closed(*args: Any, **kwargs: Any) -> None:
+            for mesh in (*args, *kwargs.values()):
+                shadow.store.forget({mesh.id(), *(submesh.id() for submesh in mesh.get_submeshes())})
+            close(*args, **kwargs)
 
         return closed
 
